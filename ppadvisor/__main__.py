@@ -1,0 +1,7 @@
+"""`python -m ppadvisor` is the command `ppadvisor`."""
+
+import sys
+
+from ppadvisor.cli.main import main
+
+sys.exit(main())

@@ -1,0 +1,203 @@
+"""How a quantity is written: the only place that knows. Inside the program there are bytes, seconds, FLOPs and tokens.
+
+Parsers take what a person wrote and `what` they wrote it for (an option, a field), and raise one InputError that
+says both, the rule and examples. Formatters serve the reports; they round, so nothing computes with what they return.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from decimal import Decimal
+from fractions import Fraction
+from typing import Literal
+
+from ppadvisor.errors import InputError
+
+KIB, MIB, GIB, TIB = 2**10, 2**20, 2**30, 2**40
+KB, MB, GB, TB = 10**3, 10**6, 10**9, 10**12
+TFLOP = 10**12
+
+LARGEST, SMALLEST = Decimal("1e30"), Decimal("1e-30")
+"""No quantity of a cluster is near these: what lies beyond is a slip of the keyboard."""
+LARGEST_COUNT = 10**15
+"""Counts stay exact in 64-bit products and in readers of JSON that know only doubles."""
+
+_BYTES = {"kB": KB, "MB": MB, "GB": GB, "TB": TB, "KiB": KIB, "MiB": MIB, "GiB": GIB, "TiB": TIB}
+_BITS = {f"{prefix}{bit}": scale for prefix, scale in {"M": MB, "G": GB, "T": TB}.items() for bit in ("b", "bit")}
+
+_MEMORY_UNITS: dict[str, Fraction] = {unit: Fraction(scale) for unit, scale in _BYTES.items()}
+_BANDWIDTH_UNITS: dict[str, Fraction] = {
+    **{f"{unit}/s": Fraction(scale) for unit, scale in _BYTES.items()},
+    **{f"{unit}/s": Fraction(scale, 8) for unit, scale in _BITS.items()},
+    **{f"{prefix}bps": Fraction(scale, 8) for prefix, scale in {"M": MB, "G": GB, "T": TB}.items()},
+}
+_BINARY_SUFFIXES = {"": Fraction(1), "k": Fraction(KIB), "K": Fraction(KIB), "M": Fraction(MIB)}
+_TOKEN_UNITS = {f"{suffix}tok": scale for suffix, scale in _BINARY_SUFFIXES.items()}
+
+_BITS_OR_BYTES = "GB/s counts bytes and Gb/s bits (8 Gb/s = 1 GB/s)"
+_NUMBER_AND_UNIT = re.compile(r"([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?)\s*([A-Za-z/%]*)")
+
+
+# --- what a person writes ---------------------------------------------------------------------------------------------
+
+
+def parse_bandwidth(text: str, what: str = "bandwidth") -> float:
+    """Bytes per second of `450GB/s`, `400Gb/s`, `3.35TB/s`, `25GiB/s`.
+
+    >>> parse_bandwidth("400Gb/s")
+    50000000000.0
+    """
+    examples = f"450GB/s, 400Gb/s, 25GiB/s; {_BITS_OR_BYTES}"
+    return float(_quantity(text, what, _BANDWIDTH_UNITS, examples))
+
+
+def parse_memory(text: str, what: str = "memory") -> int:
+    """Bytes of `80GB` (10^9) or `141GiB` (2^30); a whole number of bytes, the fraction of one cut off."""
+    examples = "80GB (10^9 bytes), 141GiB (2^30 bytes)"
+    return _bounded_count(int(_quantity(text, what, _MEMORY_UNITS, examples)), text, what, examples)
+
+
+def parse_sequence_length(text: str, what: str = "sequence length") -> int:
+    """Tokens of `8192`, `8k` (binary: 8192) or `1M` (1048576)."""
+    return _whole(text, what, _BINARY_SUFFIXES, "8192, 8k (= 8192), 1M (= 1048576)")
+
+
+def parse_batch(text: str, what: str = "batch") -> tuple[Literal["sequences", "tokens"], int]:
+    """A batch in sequences (`2048`) or in tokens (`4Mtok`, `512ktok`; binary)."""
+    examples = "2048 (sequences), 4Mtok (= 4194304 tokens), 512ktok"
+    if text.strip().endswith("tok"):
+        return "tokens", _whole(text, what, _TOKEN_UNITS, examples)
+    return "sequences", _whole(text, what, {"": Fraction(1)}, examples)
+
+
+def parse_count(text: str, what: str = "count") -> int:
+    """A positive whole number, written plainly."""
+    return _whole(text, what, {"": Fraction(1)}, "a positive whole number such as 8")
+
+
+def parse_tflops(text: str, what: str = "peak rate") -> float:
+    """FLOP/s of a plain number of TFLOP/s: `989`."""
+    return float(_quantity(text, what, {"": Fraction(TFLOP)}, "a plain number of TFLOP/s such as 989"))
+
+
+def parse_fraction(text: str, what: str = "fraction") -> float:
+    """A share in (0, 1]: `0.9`, `90%` or `9/10`."""
+    return float(parse_exact_fraction(text, what))
+
+
+def parse_exact_fraction(text: str, what: str = "fraction") -> Fraction:
+    """A share in (0, 1] exactly as it was written: `0.05` is 1/20, not the double beside it.
+
+    >>> parse_exact_fraction("5%") == parse_exact_fraction("0.05") == parse_exact_fraction("1/20")
+    True
+    """
+    examples = "a share above 0 and at most 1, such as 0.9, 90% or 9/10"
+    ratio = re.fullmatch(r"\s*([0-9]{1,15})\s*/\s*([0-9]{1,15})\s*", text)
+    if ratio and int(ratio[1]) and int(ratio[2]):
+        value = Fraction(int(ratio[1]), int(ratio[2]))
+    else:
+        value = _quantity(text, what, {"": Fraction(1), "%": Fraction(1, 100)}, examples)
+    if value > 1:
+        raise _refused(text, what, "is above 1", examples)
+    return value
+
+
+def _quantity(text: str, what: str, units: Mapping[str, Fraction], examples: str) -> Fraction:
+    """The positive number times its unit, exactly; InputError with `examples` for anything else."""
+    match = _NUMBER_AND_UNIT.fullmatch(text.strip())
+    if not match:
+        raise _refused(text, what, "is not a quantity" if text.strip() else "is empty", examples)
+    number, unit = Decimal(match[1]), match[2]
+    if unit not in units:
+        raise _refused(text, what, f"has the wrong unit {unit!r}" if unit else "has no unit", examples)
+    if number <= 0:
+        raise _refused(text, what, "must be above zero", examples)
+    # Bounded before it becomes a fraction: 1e999 written out as an integer would take a while.
+    if not SMALLEST <= number <= LARGEST:
+        raise _refused(text, what, "is far too small" if number < 1 else "is far too large", examples)
+    return Fraction(number) * units[unit]
+
+
+def _whole(text: str, what: str, units: Mapping[str, Fraction], examples: str) -> int:
+    value = _quantity(text, what, units, examples)
+    if not re.fullmatch(r"[0-9]+\s*[A-Za-z]*", text.strip()):
+        raise _refused(text, what, "is not a whole number", examples)
+    return _bounded_count(int(value), text, what, examples)
+
+
+def _bounded_count(value: int, text: str, what: str, examples: str) -> int:
+    if not 0 < value <= LARGEST_COUNT:
+        raise _refused(text, what, "is far too small" if value == 0 else "is far too large", examples)
+    return value
+
+
+def _refused(text: str, what: str, problem: str, examples: str) -> InputError:
+    shown = text if len(text) <= 40 else text[:37] + "..."
+    return InputError(f"{what}: {shown!r} {problem}; allowed: {examples}")
+
+
+# --- what a report shows ----------------------------------------------------------------------------------------------
+
+
+def format_gib(size_bytes: float) -> str:
+    """GiB with one decimal, for a column whose header says the unit: `65.3`."""
+    return f"{size_bytes / GIB:.1f}"
+
+
+def format_bytes_gib(size_bytes: float) -> str:
+    """`65.3 GiB`."""
+    return f"{format_gib(size_bytes)} GiB"
+
+
+_TIME_STEPS = ((1e-6, "us"), (1e-3, "ms"), (1.0, "s"), (60.0, "min"), (3600.0, "h"), (86400.0, "d"))
+
+
+def format_seconds(time_s: float) -> str:
+    """Three digits in the unit that reads best: `85.0 ms`, `12.3 s`, `2.10 min`, `3.50 d`."""
+    # Minutes begin at 120 s, hours at 120 min, days at 48 h: below that the smaller unit still reads better.
+    if time_s == 0:
+        return "0 s"
+    rounded = float(f"{time_s:.3g}")
+    scale, unit = _TIME_STEPS[0]
+    for next_scale, next_unit in _TIME_STEPS[1:]:
+        if rounded >= next_scale * (2 if next_scale > 1 else 1):
+            scale, unit = next_scale, next_unit
+    return f"{_three_digits(time_s / scale)} {unit}"
+
+
+_COUNT_STEPS = ((10**12, "T"), (10**9, "B"), (10**6, "M"))
+
+
+def format_count(count: float) -> str:
+    """`70.55 B`, `124.44 M`; below a million every digit: `1,024`."""
+    for scale, suffix in _COUNT_STEPS:
+        if count >= scale * (1 - 5e-6):  # what would round up to 1000.00 of the smaller unit
+            return f"{count / scale:.2f} {suffix}"
+    return f"{count:,.0f}"
+
+
+def format_fraction(share: float, digits: int = 1) -> str:
+    """A share in percent: `17.9 %`."""
+    return f"{100 * share:.{digits}f} %"
+
+
+def format_bandwidth(bandwidth_bytes_per_s: float) -> str:
+    """`450 GB/s`, `12.5 GB/s`, `3.35 TB/s`."""
+    scale, unit = (TB, "TB/s") if bandwidth_bytes_per_s >= TB else (GB, "GB/s")
+    return f"{bandwidth_bytes_per_s / scale:.4g} {unit}"
+
+
+def format_tflops(flops_per_s: float) -> str:
+    """`989 TFLOP/s`."""
+    return f"{flops_per_s / TFLOP:,.4g} TFLOP/s"
+
+
+def format_tokens_per_s(tokens_per_s: float) -> str:
+    """`45,123 tok/s`, `6.01 M tok/s`."""
+    return f"{format_count(tokens_per_s)} tok/s"
+
+
+def _three_digits(value: float) -> str:
+    decimals = 2 if value < 9.995 else 1 if value < 99.95 else 0
+    return f"{value:.{decimals}f}"
