@@ -1,0 +1,20 @@
+"""What every specification shares: it is frozen, refuses unknown keys and non-finite numbers."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class Spec(BaseModel):
+    """A frozen, strict record of what the user (or a preset) says."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+
+Indices = Annotated[tuple[Annotated[int, Field(ge=0, strict=True)], ...], Field(strict=False)]
+"""Whole numbers from 0 on; a TOML or JSON array is taken as well as a tuple."""
+PositiveInt = Annotated[int, Field(gt=0)]
+NonNegativeInt = Annotated[int, Field(ge=0)]
+PositiveFloat = Annotated[float, Field(gt=0)]

@@ -1,0 +1,82 @@
+"""Small configuration files as text and as mappings; everything that can be wrong with one is one clear line."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ppadvisor.errors import InputError
+
+MAX_FILE_BYTES = 10_000_000
+"""No configuration is near this; a larger file is a mistake (weights, a log) and is refused unread."""
+
+
+def read_text(path: Path) -> str:
+    """A small text file, or one clear InputError: missing, a directory, unreadable, huge, binary."""
+    try:
+        if path.is_dir():
+            raise InputError(f"{path}: is a directory, needs a file")
+        size = path.stat().st_size
+        if size > MAX_FILE_BYTES:
+            raise InputError(f"{path}: {size:,} bytes, needs a configuration of at most {MAX_FILE_BYTES:,} bytes")
+        return path.read_bytes().decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: not a text file (byte {error.start} is not UTF-8)") from None
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such file") from None
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
+
+
+def read_mapping(path: Path) -> dict[str, Any]:
+    """A JSON, TOML or YAML file (by its suffix) whose top level is a mapping."""
+    suffix = path.suffix.lower()
+    if suffix not in _PARSERS:
+        raise InputError(f"{path}: unknown kind of file {suffix or '(no suffix)'!r}; allowed: {', '.join(_PARSERS)}")
+    text = read_text(path)
+    try:
+        data = _PARSERS[suffix](text)
+    except json.JSONDecodeError as error:
+        raise InputError(f"{path}: not valid JSON, line {error.lineno} column {error.colno}: {error.msg}") from None
+    except tomllib.TOMLDecodeError as error:
+        raise InputError(f"{path}: not valid TOML: {error}") from None
+    except RecursionError:
+        raise InputError(f"{path}: nested too deeply") from None
+    except ValueError as error:
+        raise InputError(f"{path}: {error}") from None
+    if not isinstance(data, dict):
+        raise InputError(f"{path}: the top level is a {type(data).__name__}, needs a mapping of names to values")
+    return data
+
+
+def _load_json(text: str) -> object:
+    return json.loads(text, parse_constant=_refuse_constant)
+
+
+def _refuse_constant(name: str) -> float:
+    raise ValueError(f"{name} is not a number that a size can have")
+
+
+def _load_yaml(text: str) -> object:
+    import yaml  # only the few users of YAML job files pay for its import
+
+    try:
+        # An alias can make a few lines mean gigabytes; configurations of one flat level need none.
+        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, Loader=yaml.SafeLoader)):
+            raise ValueError("YAML aliases are not accepted")
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f", line {mark.line + 1}" if mark else ""
+        raise ValueError(f"not valid YAML{where}: {getattr(error, 'problem', None) or 'cannot be parsed'}") from None
+
+
+_PARSERS: dict[str, Callable[[str], object]] = {
+    ".json": _load_json,
+    ".toml": tomllib.loads,
+    ".yaml": _load_yaml,
+    ".yml": _load_yaml,
+}

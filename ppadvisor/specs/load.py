@@ -1,0 +1,87 @@
+"""From a name or a file to a specification: presets, a config.json, our own TOML."""
+
+from __future__ import annotations
+
+import tomllib
+from importlib import resources
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import Any, Literal
+
+from ppadvisor.errors import InputError, unknown_name
+from ppadvisor.specs.cluster import ClusterSpec, GpuSpec
+from ppadvisor.specs.files import read_mapping
+from ppadvisor.specs.model import ModelSpec
+from ppadvisor.specs.validation import validate
+
+PresetKind = Literal["models", "gpus", "clusters"]
+
+
+def _folder(kind: PresetKind) -> Traversable:
+    return resources.files("ppadvisor") / "presets" / kind
+
+
+def preset_names(kind: PresetKind) -> tuple[str, ...]:
+    """Ids of all presets of a kind, sorted; an id is the file's name."""
+    return tuple(sorted(f.name[:-5] for f in _folder(kind).iterdir() if f.name.endswith(".toml")))
+
+
+def resolve_preset(kind: PresetKind, name: str) -> str:
+    """The id that `name` means: itself, or the only id that begins with it. InputError otherwise."""
+    names = preset_names(kind)
+    wanted = name.lower()
+    if wanted in names:
+        return wanted
+    begins = [n for n in names if n.startswith(wanted)] if wanted else []
+    if len(begins) == 1:
+        return begins[0]
+    if begins:
+        raise InputError(f"{kind[:-1]} {name!r} is ambiguous: {', '.join(begins)}")
+    raise unknown_name(kind[:-1], name, names)
+
+
+def preset_data(kind: PresetKind, name: str) -> dict[str, Any]:
+    """The fields of a preset as they stand in its TOML file."""
+    text = (_folder(kind) / f"{resolve_preset(kind, name)}.toml").read_text(encoding="utf-8")
+    return tomllib.loads(text)
+
+
+def load_gpu(name: str) -> GpuSpec:
+    """A GPU preset by its id or an unambiguous beginning of it."""
+    gpu_id = resolve_preset("gpus", name)
+    return validate(GpuSpec, preset_data("gpus", gpu_id), f"preset gpus/{gpu_id}.toml")
+
+
+def load_cluster(name: str, num_gpus: int | None = None) -> ClusterSpec:
+    """A cluster preset by name, of `num_gpus` GPUs where given."""
+    cluster_id = resolve_preset("clusters", name)
+    data = preset_data("clusters", cluster_id)
+    data["gpu"] = load_gpu(data["gpu"])
+    if num_gpus is not None:
+        data["num_gpus"] = num_gpus
+        data["gpus_per_node"] = min(data["gpus_per_node"], num_gpus)
+    origin = f"preset clusters/{cluster_id}.toml"
+    links = ("intra_node_bandwidth_bytes_per_s", "inter_node_bandwidth_bytes_per_s")
+    data["provenance"] = dict.fromkeys(links, origin)
+    return validate(ClusterSpec, data, origin)
+
+
+def load_model(name: str) -> ModelSpec:
+    """A model from a preset name, a Hugging Face config.json (or its directory), or a TOML file of ours."""
+    path = Path(name)
+    looks_like_path = "/" in name or path.suffix.lower() in (".json", ".toml", ".yaml", ".yml")
+    if looks_like_path or path.is_dir():
+        return _model_from_path(path)
+    model_id = resolve_preset("models", name)
+    return validate(ModelSpec, preset_data("models", model_id), f"preset models/{model_id}.toml")
+
+
+def _model_from_path(path: Path) -> ModelSpec:
+    if path.is_dir():
+        path = path / "config.json"
+    data = read_mapping(path)
+    if "num_layers" in data and "model_type" not in data and "architectures" not in data:
+        return validate(ModelSpec, {"name": path.stem} | data, str(path))
+    from ppadvisor.specs.hf_config import model_from_hf_config
+
+    return model_from_hf_config(data, str(path))
