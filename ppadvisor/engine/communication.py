@@ -1,0 +1,188 @@
+"""Traffic of a plan: per layer (tensor, context, expert parallel), between stages, per step (data parallel).
+
+Ranks are placed as Megatron-LM and torch's device meshes place them: tensor parallel innermost, then context, data,
+and pipeline outermost. A group that fits into a node uses the fast links, any other the slow ones.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ppadvisor.engine.collectives import all_gather_s, all_reduce_s, all_to_all_s
+from ppadvisor.engine.compute import Pass
+from ppadvisor.engine.inputs import FloatArray, PlanInputs
+from ppadvisor.specs.model import LayerKind
+
+NODE_BANDWIDTH_EXPONENT = 0.8
+"""r ranks of a node that belong to one data-parallel group share r NICs; r^0.8 of one NIC's rate is what they get
+(BLOOM's and vTrain's data-parallel times; 1 would be perfect sharing)."""
+
+
+@dataclass(frozen=True)
+class Links:
+    """Usable bandwidth, bytes/s per GPU and direction."""
+
+    intra: float
+    inter: float
+
+    @staticmethod
+    def of(inputs: PlanInputs) -> Links:
+        cluster, assumed = inputs.problem.cluster, inputs.problem.assumptions
+        return Links(
+            cluster.intra_node_bandwidth_bytes_per_s * assumed.intra_node_efficiency.value,
+            cluster.inter_node_bandwidth_bytes_per_s * assumed.inter_node_efficiency.value,
+        )
+
+    def for_span(self, span: FloatArray, gpus_per_node: int) -> FloatArray:
+        """Bandwidth of a group whose ranks lie within `span` consecutive ranks."""
+        return np.where(span <= gpus_per_node, self.intra, min(self.inter, self.intra))
+
+
+def _boundary_elements(inputs: PlanInputs) -> FloatArray:
+    return inputs.tokens * inputs.problem.model.hidden_size
+
+
+def tensor_parallel_pass(inputs: PlanInputs, kind: LayerKind) -> Pass:
+    """Two all-reduces (or all-gather and reduce-scatter pairs) of T h a layer and direction: attention, feed-forward.
+
+    Source: Shoeybi et al. 2019 (arXiv 1909.08053), section 3. Routed experts with etp = 1 need none; shared ones do.
+    """
+    problem, t = inputs.problem, inputs.plans.tensor_parallel.astype(np.float64)
+    assumed = problem.assumptions
+    volume = problem.training.activation_bytes * _boundary_elements(inputs)
+    bandwidth = Links.of(inputs).for_span(t, problem.cluster.gpus_per_node)
+    one = all_reduce_s(volume, t, bandwidth, assumed.collective_latency_s.value)
+    pairs = np.full(len(inputs.plans), 2.0)
+    if kind.moe and problem.model.moe:
+        dense_part = problem.model.moe.num_shared_experts > 0
+        pairs = np.where((inputs.plans.expert_tensor_parallel > 1) | dense_part, 2.0, 1.0)
+    return Pass(pairs * one, pairs * one)
+
+
+def context_parallel_pass(inputs: PlanInputs) -> Pass:
+    """Keys and values go around the c ranks of a ring (gradients too, backward); a stated share hides under attention.
+
+    Source: Liu et al. 2023 (arXiv 2310.01889); volume (c-1) T (k + v widths) per layer and rank.
+    """
+    problem, plans = inputs.problem, inputs.plans
+    model, assumed = problem.model, problem.assumptions
+    c = plans.context_parallel.astype(np.float64)
+    width = 2 * model.num_query_groups * model.head_dim / np.minimum(plans.tensor_parallel, model.num_query_groups)
+    if model.mla:
+        heads = model.num_attention_heads / plans.tensor_parallel
+        width = heads * (model.mla.qk_nope_head_dim + model.mla.qk_rope_head_dim + model.mla.v_head_dim)
+    volume = c * problem.training.activation_bytes * inputs.tokens * width
+    bandwidth = Links.of(inputs).for_span(c * plans.tensor_parallel, problem.cluster.gpus_per_node)
+    whole = all_gather_s(volume, c, bandwidth, assumed.collective_latency_s.value)
+    exposed = (1 - assumed.context_parallel_overlap.value) * whole
+    return Pass(exposed, 2 * exposed)
+
+
+def expert_parallel_pass(inputs: PlanInputs, kind: LayerKind) -> Pass:
+    """Dispatch and combine: two all-to-alls a MoE layer and direction, of the tokens that a rank owns.
+
+    With expert tensor parallelism the dispatched tokens are also gathered and reduced over its ranks.
+    """
+    problem, plans = inputs.problem, inputs.plans
+    moe, assumed = problem.model.moe, problem.assumptions
+    zero = np.zeros(len(plans))
+    if not kind.moe or moe is None:
+        return Pass(zero, zero)
+    links, node = Links.of(inputs), problem.cluster.gpus_per_node
+    e, etp = plans.expert_parallel.astype(np.float64), plans.expert_tensor_parallel.astype(np.float64)
+    tokens = inputs.tokens / plans.tensor_parallel * assumed.expert_load_factor.value
+    volume = problem.training.activation_bytes * problem.model.hidden_size * tokens * moe.experts_per_token
+    latency = assumed.collective_latency_s.value
+    # the e ranks of a group stand etp apart, so a node holds node / etp of them
+    exchange = all_to_all_s(volume, e, np.maximum(node / etp, 1.0), links.intra, links.inter, latency)
+    gather = all_gather_s(volume * etp, etp, links.for_span(etp, node), latency)
+    exposed = (1 - assumed.expert_parallel_overlap.value) * 2 * (exchange + gather)
+    return Pass(exposed, exposed)
+
+
+@dataclass(frozen=True)
+class Handoffs:
+    """One-way hand-offs over the p-1 boundaries of a pipeline, (plans,) seconds and bytes."""
+
+    bytes: FloatArray
+    sum_s: FloatArray
+    max_s: FloatArray
+    intra_s: FloatArray
+    inter_s: FloatArray
+
+
+def handoffs(inputs: PlanInputs) -> Handoffs:
+    """Seconds of one tensor across each boundary: s b h / (c x) bytes over the link between the two ranks.
+
+    A boundary crosses nodes when its ranks do: always once t c d fills a node, else at every node border.
+    Source: Narayanan et al. 2021 (arXiv 2104.04473), section 3.2; Megatron-LM schedules.py:1184.
+    """
+    problem, plans = inputs.problem, inputs.plans
+    assumed, links = problem.assumptions, Links.of(inputs)
+    volume = problem.training.activation_bytes * _boundary_elements(inputs) / inputs.sequence_ways
+    intra = volume / links.intra + assumed.handoff_latency_s.value
+    inter = volume / min(links.inter, links.intra) + assumed.handoff_latency_s.value
+    boundaries = (plans.pipeline_parallel - 1).astype(np.float64)
+    crossing = boundaries_between_nodes(inputs)
+    inside = boundaries - crossing
+    slowest = np.where(crossing > 0, inter, np.where(inside > 0, intra, 0.0))
+    return Handoffs(volume, crossing * inter + inside * intra, slowest, intra, inter)
+
+
+def boundaries_between_nodes(inputs: PlanInputs) -> FloatArray:
+    """How many of the p-1 boundaries lie between nodes, (plans,)."""
+    plans, node = inputs.plans, inputs.problem.cluster.gpus_per_node
+    width = plans.tensor_parallel * plans.context_parallel * plans.data_parallel
+    nodes = -(-plans.pipeline_parallel * width // node)
+    return np.where(
+        width >= node, plans.pipeline_parallel - 1, np.minimum(nodes - 1, plans.pipeline_parallel - 1)
+    ).astype(np.float64)
+
+
+def _group_bandwidth(inputs: PlanInputs, ranks: FloatArray, stride: FloatArray) -> FloatArray:
+    """Bandwidth of a ring over `ranks` ranks that stand `stride` apart."""
+    links, node = Links.of(inputs), inputs.problem.cluster.gpus_per_node
+    inside = np.clip(node / stride, 1.0, ranks)
+    across = np.minimum(links.intra, links.inter * inside**NODE_BANDWIDTH_EXPONENT)
+    return np.where(ranks * stride <= node, links.intra, across)
+
+
+def data_parallel_s(inputs: PlanInputs, gradient_bytes: int) -> FloatArray:
+    """Exposed seconds a step of gradient reduction and parameter gathering on each stage, (plans, stages).
+
+    ZeRO-0 all-reduces the gradients; 1 reduce-scatters them and gathers the weights; 2 reduces every micro-batch;
+    3 also gathers the weights for every forward and backward. A stated share hides under compute.
+    Source: Rajbhandari et al. 2020 (arXiv 1910.02054), section 7.
+    """
+    problem, plans = inputs.problem, inputs.plans
+    assumed = problem.assumptions
+    dense, expert = inputs.parameters
+    zero, m = plans.optimizer_sharding, plans.num_microbatches.astype(np.float64)
+    weight = problem.training.weight_bytes
+    reductions = np.where(zero >= 2, m, 1.0) * np.where(zero == 0, 2.0, 1.0)
+    gathers = np.where(zero == 0, 0.0, np.where(zero >= 3, 2 * m, 1.0))
+    volume = (reductions * gradient_bytes + gathers * weight)[:, None]
+    stride = plans.tensor_parallel.astype(np.float64)
+    latency = assumed.collective_latency_s.value
+    total = np.zeros_like(dense)
+    for parameters, ranks, step in (
+        (dense, inputs.sharding_ways, stride),
+        (expert, inputs.expert_sharding_ways, inputs.expert_ways.astype(np.float64)),
+    ):
+        bandwidth = _group_bandwidth(inputs, ranks, step)[:, None]
+        total = total + all_gather_s(volume * parameters, ranks[:, None], bandwidth, latency)
+    return (1 - assumed.data_parallel_overlap.value) * total
+
+
+def tied_embedding_s(inputs: PlanInputs) -> FloatArray:
+    """All-reduce of the two copies of a tied embedding's gradient between first and last stage, (plans,)."""
+    if not inputs.problem.model.tied_embeddings:
+        return np.zeros(len(inputs.plans))
+    plans = inputs.plans
+    volume = 4 * inputs.problem.model.hidden_size * inputs.vocab_size / plans.tensor_parallel
+    ranks = np.where(plans.pipeline_parallel > 1, 2.0, 1.0)
+    span = plans.pipeline_parallel * plans.tensor_parallel * plans.context_parallel * plans.data_parallel
+    bandwidth = Links.of(inputs).for_span(span.astype(np.float64), inputs.problem.cluster.gpus_per_node)
+    return all_reduce_s(volume, ranks, bandwidth, inputs.problem.assumptions.collective_latency_s.value)

@@ -1,0 +1,73 @@
+"""Model FLOPs of one step, in the two conventions that people quote. Recomputation is never counted here."""
+
+from __future__ import annotations
+
+from ppadvisor.engine.parameters import count_active_parameters
+from ppadvisor.specs.model import ModelSpec
+
+
+def megatron_flops_per_token(model: ModelSpec, sequence_length: int, vocab_size: int) -> float:
+    """FLOPs of one token, forward and backward, as Megatron-LM counts model FLOPs.
+
+    F/token = 6 { h [N_d f e + N_m e (f_m k + f_s)] + L' A + n_mtp (3h + 2h^2) + h V (1 + n_mtp) } + 6 s L' C
+    with e = 3 for a gated MLP else 2, L' = L + n_mtp, A the attention projections, C = a k (causal: half of the
+    scores) or a (d_qk + d_v) / 2 under MLA; 6 = (forward + 2 backward) x 2 per multiply-add. V is `vocab_size`,
+    as stored (padded). Source: NVIDIA/Megatron-LM commit d98e8a64, training.py:802-1388,
+    `num_floating_point_operations`. Sliding windows are not credited, as there.
+    """
+    h, seq = model.hidden_size, sequence_length
+    mtp = model.mtp_num_layers
+    gate = 3 if model.gated_mlp else 2
+    moe_flags = [model.is_moe_layer(i) for i in range(model.num_layers)]
+    moe_flags += [moe_flags[-1]] * mtp
+    num_moe = sum(moe_flags)
+    feed_forward = float((len(moe_flags) - num_moe) * model.ffn_hidden_size * gate)
+    if model.moe:
+        shared = model.moe.num_shared_experts * (model.moe.shared_expert_ffn_hidden_size or 0)
+        feed_forward += num_moe * gate * (model.moe.moe_ffn_hidden_size * model.moe.experts_per_token + shared)
+    projections, core = _attention(model)
+    layers = model.num_layers + mtp
+    linear = h * feed_forward + layers * projections + mtp * (3 * h + 2 * h * h) + h * vocab_size * (1 + mtp)
+    return 6 * linear + 6 * seq * layers * core
+
+
+def _attention(model: ModelSpec) -> tuple[float, float]:
+    """(A, C) of the formula: projection weights met by a token, and half the width of scores and values."""
+    h, a = model.hidden_size, model.num_attention_heads
+    if model.mla is None:
+        width = a * model.head_dim
+        return h * (width + 2 * model.head_dim * model.num_query_groups) + width * h, width
+    mla = model.mla
+    qk = mla.qk_nope_head_dim + mla.qk_rope_head_dim
+    query = h * a * qk if mla.q_lora_rank is None else mla.q_lora_rank * (h + a * qk + 1)
+    key_value = mla.kv_lora_rank * (h + a * (mla.qk_nope_head_dim + mla.v_head_dim) + 1)
+    projections = query + key_value + h * mla.qk_rope_head_dim + a * mla.v_head_dim * h
+    return projections, a * qk / 2 + a * mla.v_head_dim / 2
+
+
+def palm_flops_per_token(model: ModelSpec, sequence_length: int) -> float:
+    """FLOPs of one token as PaLM counts them: 6 N + 12 L a k s, full (not causal) attention.
+
+    N: parameters a token meets, the token table left out. Source: Chowdhery et al. 2022 (arXiv 2204.02311), appendix B.
+    """
+    parameters = count_active_parameters(model)
+    if not model.tied_embeddings:
+        parameters -= model.vocab_size * model.hidden_size
+    width = model.num_attention_heads * model.head_dim
+    if model.mla:
+        qk = model.mla.qk_nope_head_dim + model.mla.qk_rope_head_dim
+        width = model.num_attention_heads * (qk + model.mla.v_head_dim) // 2
+    return 6.0 * parameters + 12.0 * model.num_layers * width * sequence_length
+
+
+def recomputed_flops_per_token(model: ModelSpec, sequence_length: int, recompute: str) -> float:
+    """FLOPs that recomputation repeats for one token: the layers' forward (full), the attention core (selective).
+
+    The forward is a third of forward and backward together; the head is never recomputed.
+    """
+    core = 6.0 * sequence_length * (model.num_layers + model.mtp_num_layers) * _attention(model)[1]
+    if recompute == "none":
+        return 0.0
+    if recompute == "selective":
+        return core / 3
+    return megatron_flops_per_token(model, sequence_length, 0) / 3

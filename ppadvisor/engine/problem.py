@@ -1,0 +1,45 @@
+"""What one evaluation is about: the model, the machines, the training run, the trainer, the assumptions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ppadvisor.errors import InputError
+from ppadvisor.frameworks.profile import FrameworkProfile
+from ppadvisor.specs.assumptions import Assumptions
+from ppadvisor.specs.cluster import ClusterSpec, Precision
+from ppadvisor.specs.model import ModelSpec
+from ppadvisor.specs.training import OPTIMIZERS, Optimizer, TrainingSpec
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Everything that does not change between the plans of one search."""
+
+    model: ModelSpec
+    cluster: ClusterSpec
+    training: TrainingSpec
+    framework: FrameworkProfile
+    assumptions: Assumptions = field(default_factory=Assumptions)
+
+    @property
+    def optimizer(self) -> Optimizer:
+        return OPTIMIZERS[self.training.optimizer]
+
+    @property
+    def peak_flops_per_s(self) -> float:
+        """Dense peak of one GPU in the precision of the matrix products. InputError where the GPU has none."""
+        return self._peak(self.training.precision)
+
+    @property
+    def attention_peak_flops_per_s(self) -> float:
+        """Peak for the attention core, which stays in 16 bit under fp8."""
+        return self._peak("bf16" if self.training.precision == "fp8" else self.training.precision)
+
+    def _peak(self, precision: Precision) -> float:
+        peaks = self.cluster.gpu.peak_flops_per_s
+        if precision not in peaks:
+            raise InputError(
+                f"precision {precision!r}: {self.cluster.gpu.name} has no such matrix rate; allowed: {', '.join(peaks)}"
+            )
+        return peaks[precision]

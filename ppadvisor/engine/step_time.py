@@ -1,0 +1,190 @@
+"""Time of one optimizer step: stage times, the pipeline that they make, and what stands outside of it.
+
+step = pipeline + exposed data-parallel traffic + optimizer + overhead. The parts of a step are means over the ranks, so
+that they add up to the step: work (compute, recompute, tensor, context and expert parallel), idle (bubble of equal
+stages, imbalance, hand-offs), and what follows the pipeline.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ppadvisor import schedules
+from ppadvisor.engine.communication import (
+    context_parallel_pass,
+    data_parallel_s,
+    expert_parallel_pass,
+    handoffs,
+    tensor_parallel_pass,
+    tied_embedding_s,
+)
+from ppadvisor.engine.compute import Pass, attention_core, embedding_compute, head_compute, layer_compute
+from ppadvisor.engine.inputs import FloatArray, PlanInputs
+from ppadvisor.engine.memory import gradient_bytes_per_parameter, optimizer_bytes_per_parameter
+from ppadvisor.schedules.base import Schedule, StageTotals
+from ppadvisor.specs.model import LayerKind
+
+IntArray = NDArray[np.int64]
+
+WORK_PARTS: tuple[str, ...] = ("compute", "recompute", "tensor_parallel", "context_parallel", "expert_parallel")
+IDLE_PARTS: tuple[str, ...] = ("bubble", "imbalance", "handoff")
+STEP_PARTS: tuple[str, ...] = ("data_parallel", "optimizer", "overhead")
+
+
+@dataclass(frozen=True)
+class StageTimes:
+    """Seconds of one micro-batch on each stage, (plans, stages)."""
+
+    forward: FloatArray
+    backward: FloatArray
+    """Both gradients and what recomputation repeats."""
+    work: dict[str, FloatArray]
+    """Forward + backward by WORK_PARTS; the parts add up to forward + backward."""
+
+
+def _layer_passes(inputs: PlanInputs, kind: LayerKind) -> dict[str, Pass]:
+    """The work of one layer of this kind by part, (plans,)."""
+    compute = layer_compute(inputs, kind)
+    parts = {
+        "compute": compute,
+        "tensor_parallel": tensor_parallel_pass(inputs, kind),
+        "context_parallel": context_parallel_pass(inputs),
+        "expert_parallel": expert_parallel_pass(inputs, kind),
+    }
+    # full recomputation repeats the whole forward with its traffic, selective the attention core
+    whole = sum((part.forward for part in parts.values()), np.zeros(len(inputs.plans)))
+    core = attention_core(inputs, kind).forward
+    repeated = np.choose(inputs.plans.recompute, [np.zeros_like(whole), core, whole])
+    return parts | {"recompute": Pass(np.zeros_like(whole), repeated)}
+
+
+def stage_times(inputs: PlanInputs) -> StageTimes:
+    """Forward and backward of every stage from its layers, the embedding and the head."""
+    per_kind = [_layer_passes(inputs, kind) for kind in inputs.kinds]
+    head, embedding = head_compute(inputs), embedding_compute(inputs)
+    forward = np.zeros(inputs.stages.count.shape)
+    backward = np.zeros(inputs.stages.count.shape)
+    work = {}
+    for part in WORK_PARTS:
+        part_forward = inputs.per_stage(np.stack([passes[part].forward for passes in per_kind], axis=-1))
+        part_backward = inputs.per_stage(np.stack([passes[part].backward for passes in per_kind], axis=-1))
+        if part == "compute":
+            ends = (embedding, inputs.stages.has_embedding), (head, inputs.stages.has_head)
+            for end, where in ends:
+                part_forward = part_forward + end.forward[:, None] * where
+                part_backward = part_backward + end.backward[:, None] * where
+        work[part] = part_forward + part_backward
+        forward, backward = forward + part_forward, backward + part_backward
+    return StageTimes(forward, backward, work)
+
+
+def totals_of(inputs: PlanInputs, times: StageTimes, *, links: bool) -> StageTotals:
+    """What the schedules' array forms need, (plans,); without links the hand-offs are free."""
+    busy, count = times.forward + times.backward, inputs.stages.count
+    handoff = handoffs(inputs)
+    zero = np.zeros(len(inputs.plans))
+    heaviest = busy.max(axis=1)
+    lighter = heaviest[:, None] - busy
+    # groups behind the last of the heaviest stages; padding (count 0) comes last and is transparent
+    behind = np.logical_and.accumulate(((lighter > 0) | (count == 0))[:, ::-1], axis=1)[:, ::-1]
+    last = (count > 0).sum(axis=1) - 1
+    return StageTotals(
+        rank_sum_s=(busy * count).sum(axis=1),
+        rank_max_s=heaviest,
+        rank_min_s=np.where(count > 0, busy, np.inf).min(axis=1),
+        forward_max_s=times.forward.max(axis=1),
+        backward_max_s=times.backward.max(axis=1),
+        rank_last_s=np.take_along_axis(busy, last[:, None], axis=1)[:, 0],
+        behind_max_s=(lighter * count * behind).sum(axis=1),
+        handoff_sum_s=handoff.sum_s if links else zero,
+        handoff_max_s=handoff.max_s if links else zero,
+    )
+
+
+def _rows_by_schedule(inputs: PlanInputs) -> Iterator[tuple[Schedule, IntArray]]:
+    """Each schedule in the table with the rows that run it."""
+    for index, name in enumerate(inputs.plans.schedule_names):
+        rows = np.flatnonzero(inputs.plans.schedule == index)
+        if len(rows):
+            yield schedules.get(name), rows
+
+
+def _take(totals: StageTotals, rows: IntArray) -> StageTotals:
+    return StageTotals(**{name: np.asarray(values)[rows] for name, values in vars(totals).items()})
+
+
+def pipeline_s(inputs: PlanInputs, totals: StageTotals) -> FloatArray:
+    """Makespan of the pipeline by each schedule's array form, (plans,)."""
+    result = np.zeros(len(inputs.plans))
+    for schedule, rows in _rows_by_schedule(inputs):
+        plans = inputs.plans.take(rows)
+        result[rows] = schedule.pipeline_time_s(
+            plans.pipeline_parallel, plans.num_microbatches, plans.virtual_stages, _take(totals, rows)
+        )
+    return result
+
+
+def equal_stages_s(inputs: PlanInputs, times: StageTimes) -> FloatArray:
+    """Makespan if the same work were spread evenly over the stages and the links were free, (plans,)."""
+    p = inputs.plans.pipeline_parallel
+    forward = (times.forward * inputs.stages.count).sum(axis=1) / p
+    backward = (times.backward * inputs.stages.count).sum(axis=1) / p
+    result = np.zeros(len(inputs.plans))
+    for schedule, rows in _rows_by_schedule(inputs):
+        plans = inputs.plans.take(rows)
+        v = plans.virtual_stages
+        result[rows] = schedule.makespan_s(
+            plans.pipeline_parallel, plans.num_microbatches, v, forward[rows] / v, backward[rows] / v, 0.0
+        )
+    return result
+
+
+def optimizer_s(inputs: PlanInputs) -> FloatArray:
+    """Optimizer step of each stage, (plans, stages): states read and written, gradients read, weights written."""
+    gpu, assumed = inputs.problem.cluster.gpu, inputs.problem.assumptions
+    dense, expert = inputs.parameters
+    sharded = inputs.plans.optimizer_sharding[:, None] >= 1
+    own = np.where(
+        sharded,
+        dense / inputs.sharding_ways[:, None] + expert / inputs.expert_sharding_ways[:, None],
+        dense + expert,
+    )
+    states = 2 * optimizer_bytes_per_parameter(inputs) + gradient_bytes_per_parameter(inputs)
+    moved = own * (states + inputs.problem.training.weight_bytes)
+    # clearing the gradients touches all of them
+    moved = moved + gradient_bytes_per_parameter(inputs) * (dense + expert)
+    return moved / (gpu.hbm_bandwidth_bytes_per_s * assumed.hbm_efficiency.value)
+
+
+@dataclass(frozen=True)
+class StepTimes:
+    """Seconds of one step of each plan, (plans,)."""
+
+    step: FloatArray
+    pipeline: FloatArray
+    bubble_fraction: FloatArray
+    """1 − Σ busy/(p·makespan): fill, drain, imbalance and hand-offs together."""
+    terms: dict[str, FloatArray]
+    """WORK_PARTS, IDLE_PARTS and STEP_PARTS; they add up to `step`."""
+
+
+def step_times(inputs: PlanInputs, times: StageTimes, pipeline: FloatArray, pipeline_free: FloatArray) -> StepTimes:
+    """Put a step together from stage times and the makespan with and without links."""
+    p, m = inputs.plans.pipeline_parallel, inputs.plans.num_microbatches
+    terms = {name: m * (part * inputs.stages.count).sum(axis=1) / p for name, part in times.work.items()}
+    busy = sum(terms.values(), np.zeros(len(inputs.plans)))
+    equal = equal_stages_s(inputs, times)
+    terms["bubble"] = equal - busy
+    terms["imbalance"] = pipeline_free - equal
+    terms["handoff"] = pipeline - pipeline_free
+    real = inputs.stages.count > 0
+    exposed = data_parallel_s(inputs, gradient_bytes_per_parameter(inputs))
+    terms["data_parallel"] = np.where(real, exposed, 0.0).max(axis=1) + tied_embedding_s(inputs)
+    terms["optimizer"] = np.where(real, optimizer_s(inputs), 0.0).max(axis=1)
+    terms["overhead"] = np.full(len(inputs.plans), inputs.problem.assumptions.step_overhead_s.value)
+    step = pipeline + sum((terms[name] for name in STEP_PARTS), np.zeros(len(inputs.plans)))
+    return StepTimes(step, pipeline, 1.0 - busy / pipeline, terms)

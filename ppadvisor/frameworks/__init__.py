@@ -1,0 +1,21 @@
+"""What the trainer does: one package a framework. `FRAMEWORKS` is the only list of them."""
+
+from __future__ import annotations
+
+import importlib
+
+from ppadvisor.errors import unknown_name
+from ppadvisor.frameworks.profile import FrameworkProfile
+
+FRAMEWORKS: dict[str, str] = {
+    "megatron": "ppadvisor.frameworks.megatron",
+    "generic": "ppadvisor.frameworks.generic",
+}
+
+
+def get(framework: str) -> FrameworkProfile:
+    """The profile of a framework by its id; an unknown id is an InputError with the nearest name."""
+    if framework not in FRAMEWORKS:
+        raise unknown_name("framework", framework, FRAMEWORKS)
+    profile: FrameworkProfile = importlib.import_module(FRAMEWORKS[framework]).PROFILE
+    return profile

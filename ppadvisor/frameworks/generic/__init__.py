@@ -1,0 +1,36 @@
+"""No particular trainer: plain PyTorch layers with flash attention and fused norms, any schedule, ZeRO 0 to 3.
+
+Source: saved tensors counted on torch 2.13 modules under fake tensors: GPT layer 34 s b h with dropout and 32
+without, Llama-3-8B layer 41 s b h (gate, up, activated gate and product are all kept).
+"""
+
+from __future__ import annotations
+
+from ppadvisor.frameworks.profile import FrameworkProfile, Tensor
+from ppadvisor.frameworks.rules import COMMON_RULES
+from ppadvisor.frameworks.tensors import LOSSES, backward_work, layer_tensors
+from ppadvisor.specs.model import LayerKind, ModelSpec
+from ppadvisor.specs.training import TrainingSpec
+
+
+def saved_tensors(model: ModelSpec, training: TrainingSpec, kind: LayerKind) -> tuple[Tensor, ...]:
+    """The shared list with an unfused gated activation."""
+    return tuple(layer_tensors(model, training, kind, gated_copies=4))
+
+
+PROFILE = FrameworkProfile(
+    id="generic",
+    title="generic PyTorch trainer",
+    source="torch 2.13, saved tensors under fake tensors",
+    schedules=("none", "naive", "gpipe", "1f1b"),
+    optimizer_sharding=(0, 1, 2, 3),
+    default_optimizer_sharding=1,
+    vocab_size_multiple=1,
+    losses=LOSSES,
+    default_loss="torch",
+    saved_tensors=saved_tensors,
+    backward_work=backward_work,
+    rules=COMMON_RULES,
+    dummy_weight_gradients=False,
+    frees_sent_outputs=False,
+)

@@ -1,0 +1,118 @@
+"""What a framework declares: which schedules it runs, what it keeps in memory, which rules it enforces.
+
+A framework is data and small functions; the formulas that use them are the engine's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ppadvisor.specs.model import LayerKind, ModelSpec
+from ppadvisor.specs.plan import PlanSpec, PlanTable
+from ppadvisor.specs.training import GradientPrecision, Loss, TrainingSpec
+
+BoolArray = NDArray[np.bool_]
+
+
+class Spread(Enum):
+    """How a tensor of one micro-batch is divided over the ranks of a stage.
+
+    T is the tokens of the micro-batch on one context-parallel rank: s b / c.
+    """
+
+    WHOLE = "T on every rank"
+    SEQUENCE = "T / t with sequence parallelism, else T"
+    TENSOR = "T / t"
+    SCORES = "T x s / t"
+    EXPERT_TOKENS = "T k etp / t: what reaches the experts of a rank, full width"
+    EXPERT_INNER = "T k / t: the same, width divided by etp"
+
+
+class When(Enum):
+    """A condition on the plan under which a tensor exists."""
+
+    ALWAYS = "always"
+    MANY_SEQUENCES = "b > 1"
+    CONTEXT_PARALLEL = "c > 1"
+    SEQUENCE_PARALLEL = "t > 1 with sequence parallelism"
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """One activation tensor of one layer: bytes per token (per token and key for SCORES)."""
+
+    name: str
+    bytes_per_token: float
+    spread: Spread
+    when: When = When.ALWAYS
+    selective: bool = False
+    """Dropped and recomputed under selective recomputation (the attention core)."""
+
+
+@dataclass(frozen=True)
+class LossProfile:
+    """Bytes per logit of a cross-entropy implementation (vocabulary divided by t)."""
+
+    title: str
+    forward_bytes: float
+    """Alive at the worst moment of the loss's forward."""
+    backward_bytes: float
+    """Alive while the output layer's backward runs."""
+    saved_bytes: float
+    """Kept between forward and backward of one micro-batch."""
+    traffic_forward_bytes: float
+    """Read and written by the kernels of the loss's forward."""
+    traffic_backward_bytes: float
+    source: str
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A rule that the framework enforces at start-up or at the first step."""
+
+    code: str
+    violated: Callable[[ModelSpec, TrainingSpec, PlanTable], BoolArray]
+    message: Callable[[ModelSpec, TrainingSpec, PlanSpec], str]
+
+
+@dataclass(frozen=True)
+class FrameworkProfile:
+    """All that the engine and the search need to know of a framework."""
+
+    id: str
+    title: str
+    source: str
+    schedules: tuple[str, ...]
+    optimizer_sharding: tuple[int, ...]
+    """ZeRO stages it offers."""
+    default_optimizer_sharding: int
+    vocab_size_multiple: int
+    """The vocabulary is padded to a multiple of this times t (1: only to a multiple of t)."""
+    losses: dict[Loss, LossProfile]
+    default_loss: Loss
+    saved_tensors: Callable[[ModelSpec, TrainingSpec, LayerKind], tuple[Tensor, ...]]
+    """What one layer keeps for its backward, recomputation `none`."""
+    backward_work: Callable[[ModelSpec, TrainingSpec, LayerKind], tuple[Tensor, ...]]
+    """What is alive besides, at the worst moment of one layer's backward."""
+    rules: tuple[Rule, ...]
+    dummy_weight_gradients: bool
+    """Transformer Engine keeps a 16-bit buffer per distinct weight shape for fused gradient accumulation."""
+    frees_sent_outputs: bool
+    """The stage output is freed after it was sent (else it lives until its backward)."""
+
+    def gradient_precision(self, training: TrainingSpec) -> GradientPrecision:
+        """Precision of the accumulated gradient: as given, else fp32."""
+        return training.gradient_precision or "fp32"
+
+    def loss(self, training: TrainingSpec) -> LossProfile:
+        return self.losses[training.loss or self.default_loss]
+
+    def padded_vocab_size(self, vocab_size: int, tensor_parallel: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The vocabulary as stored: the next multiple of `vocab_size_multiple` x t."""
+        unit = self.vocab_size_multiple * tensor_parallel
+        return -(-vocab_size // unit) * unit

@@ -1,0 +1,110 @@
+"""Rules that every framework shares: what must divide what. A framework adds its own and lists all it enforces."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ppadvisor.frameworks.profile import BoolArray, Rule
+from ppadvisor.specs.model import ModelSpec
+from ppadvisor.specs.plan import PlanSpec, PlanTable
+from ppadvisor.specs.training import TrainingSpec
+
+
+def _no(plans: PlanTable) -> BoolArray:
+    return np.zeros(len(plans), dtype=np.bool_)
+
+
+def _heads(model: ModelSpec, _: TrainingSpec, plans: PlanTable) -> BoolArray:
+    return np.asarray(model.num_attention_heads % plans.tensor_parallel != 0)
+
+
+def _heads_message(model: ModelSpec, _: TrainingSpec, plan: PlanSpec) -> str:
+    return f"{model.num_attention_heads} attention heads are not divisible by tensor parallel {plan.tensor_parallel}"
+
+
+def _groups(model: ModelSpec, _: TrainingSpec, plans: PlanTable) -> BoolArray:
+    if model.mla:
+        return _no(plans)
+    groups, t = model.num_query_groups, plans.tensor_parallel
+    return np.asarray((groups % t != 0) & (t % groups != 0))
+
+
+def _groups_message(model: ModelSpec, _: TrainingSpec, plan: PlanSpec) -> str:
+    return (
+        f"{model.num_query_groups} key/value groups and tensor parallel {plan.tensor_parallel}: "
+        "neither divides the other"
+    )
+
+
+def _ffn(model: ModelSpec, _: TrainingSpec, plans: PlanTable) -> BoolArray:
+    has_dense = any(not kind.moe for kind in model.layer_kinds()[0])
+    violated = (model.ffn_hidden_size % plans.tensor_parallel != 0) if has_dense else _no(plans)
+    if model.moe:
+        violated = violated | (model.moe.moe_ffn_hidden_size % plans.expert_tensor_parallel != 0)
+    return np.asarray(violated)
+
+
+def _ffn_message(model: ModelSpec, _: TrainingSpec, plan: PlanSpec) -> str:
+    return (
+        f"feed-forward width {model.ffn_hidden_size} (experts: "
+        f"{model.moe.moe_ffn_hidden_size if model.moe else 'none'}) is not divisible by tensor parallel "
+        f"{plan.tensor_parallel} (experts: {plan.expert_tensor_parallel})"
+    )
+
+
+def _sequence(_: ModelSpec, training: TrainingSpec, plans: PlanTable) -> BoolArray:
+    s, c, t = training.sequence_length, plans.context_parallel, plans.tensor_parallel
+    # Causal load balancing cuts the sequence into 2 c pieces; sequence parallelism cuts a rank's piece into t.
+    by_context = (c > 1) & (s % (2 * c) != 0)
+    by_sequence = (t > 1) & (s % (c * t) != 0) if training.sequence_parallel else _no(plans)
+    return np.asarray(by_context | by_sequence)
+
+
+def _sequence_message(_: ModelSpec, training: TrainingSpec, plan: PlanSpec) -> str:
+    return (
+        f"sequence length {training.sequence_length} is not divisible by 2 x context parallel "
+        f"{plan.context_parallel} and by context x tensor parallel {plan.context_parallel * plan.tensor_parallel}"
+    )
+
+
+def _experts(model: ModelSpec, _: TrainingSpec, plans: PlanTable) -> BoolArray:
+    experts = model.moe.num_experts if model.moe else 1
+    return np.asarray(experts % plans.expert_parallel != 0)
+
+
+def _experts_message(model: ModelSpec, _: TrainingSpec, plan: PlanSpec) -> str:
+    if model.moe is None:
+        return f"expert parallel {plan.expert_parallel} needs a model with experts"
+    return f"{model.moe.num_experts} experts are not divisible by expert parallel {plan.expert_parallel}"
+
+
+def _expert_ranks(_: ModelSpec, __: TrainingSpec, plans: PlanTable) -> BoolArray:
+    ranks = plans.tensor_parallel * plans.context_parallel * plans.data_parallel
+    return np.asarray(ranks % (plans.expert_parallel * plans.expert_tensor_parallel) != 0)
+
+
+def _expert_ranks_message(_: ModelSpec, __: TrainingSpec, plan: PlanSpec) -> str:
+    ranks = plan.tensor_parallel * plan.context_parallel * plan.data_parallel
+    return (
+        f"the {ranks} ranks of a stage (t c d) are not divisible by expert parallel {plan.expert_parallel} x "
+        f"expert tensor parallel {plan.expert_tensor_parallel}"
+    )
+
+
+def _eager_context(_: ModelSpec, training: TrainingSpec, plans: PlanTable) -> BoolArray:
+    return np.asarray((plans.context_parallel > 1) & (training.attention == "eager"))
+
+
+def _eager_context_message(_: ModelSpec, __: TrainingSpec, plan: PlanSpec) -> str:
+    return f"context parallel {plan.context_parallel} needs flash attention"
+
+
+COMMON_RULES: tuple[Rule, ...] = (
+    Rule("attention_heads", _heads, _heads_message),
+    Rule("key_value_groups", _groups, _groups_message),
+    Rule("feed_forward_width", _ffn, _ffn_message),
+    Rule("sequence_length", _sequence, _sequence_message),
+    Rule("expert_count", _experts, _experts_message),
+    Rule("expert_ranks", _expert_ranks, _expert_ranks_message),
+    Rule("context_parallel_attention", _eager_context, _eager_context_message),
+)

@@ -1,0 +1,145 @@
+"""Activation tensors of transformer layers that more than one framework shares, counted one by one.
+
+Bytes per token in 16 bit: Korthikanti et al. 2022 (arXiv 2205.05198, section 4.1) for the GPT layer
+(34 s b h with flash attention and dropout), and the same count done for gated, grouped-query, latent and MoE layers.
+"""
+
+from __future__ import annotations
+
+from ppadvisor.frameworks.profile import LossProfile, Spread, Tensor, When
+from ppadvisor.specs.model import LayerKind, MlaSpec, ModelSpec, MoeSpec
+from ppadvisor.specs.training import Loss, TrainingSpec
+
+LOSSES: dict[Loss, LossProfile] = {
+    "native": LossProfile(
+        "vocabulary-parallel cross entropy, fp32 in place",
+        6,
+        2,
+        4,
+        30,
+        8,
+        "NVIDIA/Megatron-LM core/tensor_parallel/cross_entropy.py: 16-bit logits 2, fp32 exponentials kept 4; "
+        "traffic from stage timings of Vocabulary Parallelism (arXiv 2411.05288): cast, max, exp, sum, divide",
+    ),
+    "fused": LossProfile(
+        "one fused kernel", 2, 2, 2, 6, 4, "Transformer Engine cross entropy: the gradient is written over the logits"
+    ),
+    "torch": LossProfile(
+        "plain fp32 cross entropy", 14, 4, 6, 36, 16, "16-bit logits 2, fp32 cast 4, fp32 log-softmax 4, its gradient 4"
+    ),
+}
+
+
+def norm_tensors(model: ModelSpec, element: int) -> list[Tensor]:
+    """Inputs of the norms (the residual stream) and their outputs (inputs of the linears behind them)."""
+    h = model.hidden_size
+    statistics = 8 if model.normalization == "layernorm" else 4
+    inputs = 1 if model.parallel_block else 2
+    tensors = [
+        Tensor("norm inputs", inputs * element * h, Spread.SEQUENCE),
+        Tensor("norm outputs", min(model.norms_per_layer, 2) * element * h, Spread.SEQUENCE),
+        Tensor("norm statistics", statistics * model.norms_per_layer, Spread.SEQUENCE),
+    ]
+    if model.norms_per_layer > 2:
+        # Post-norms keep their own input, the output of attention or feed-forward.
+        tensors.append(Tensor("post-norm inputs", (model.norms_per_layer - 2) * element * h, Spread.SEQUENCE))
+    return tensors
+
+
+def attention_tensors(model: ModelSpec, training: TrainingSpec, element: int) -> list[Tensor]:
+    """q, k, v, the attention core of the kernel in use, and the input of the output projection."""
+    if model.mla:
+        return [*_mla_tensors(model, model.mla, element), *_core_tensors(model, training, element)]
+    width, kv_width = model.num_attention_heads * model.head_dim, model.num_query_groups * model.head_dim
+    tensors = [
+        Tensor("q, k, v", element * (width + 2 * kv_width), Spread.TENSOR),
+        Tensor("attention output", element * width, Spread.TENSOR),
+    ]
+    if model.qk_norm != "none":
+        # q and k before their norm are kept beside q and k after it.
+        tensors.append(Tensor("q, k before their norm", element * (width + kv_width), Spread.TENSOR))
+    return [*tensors, *_core_tensors(model, training, element)]
+
+
+def _mla_tensors(model: ModelSpec, mla: MlaSpec, element: int) -> list[Tensor]:
+    """DeepSeek-V2 (arXiv 2405.04434) section 2.1: latents, the expanded q, k, v, the attention output."""
+    a, qk = model.num_attention_heads, mla.qk_nope_head_dim + mla.qk_rope_head_dim
+    latents = 2 * (mla.q_lora_rank or 0) + (mla.kv_lora_rank + mla.qk_rope_head_dim) + mla.kv_lora_rank
+    return [
+        Tensor("latents and their norms", element * latents, Spread.SEQUENCE),
+        Tensor("q, k, v", element * a * (2 * qk + mla.v_head_dim), Spread.TENSOR),
+        Tensor("attention output", element * a * mla.v_head_dim, Spread.TENSOR),
+    ]
+
+
+def _core_tensors(model: ModelSpec, training: TrainingSpec, element: int) -> list[Tensor]:
+    a = model.num_attention_heads
+    if training.attention == "flash":
+        return [Tensor("softmax statistics", 4 * a, Spread.TENSOR, selective=True)]
+    # Probabilities; with dropout also their dropped-out copy and a one-byte mask: 5 a s per token in 16 bit.
+    per_score = (2 * element + 1) if training.dropout else element
+    return [Tensor("attention probabilities", per_score * a, Spread.SCORES, selective=True)]
+
+
+def dropout_tensors(model: ModelSpec, training: TrainingSpec) -> list[Tensor]:
+    """One-byte masks behind attention and feed-forward."""
+    return [Tensor("dropout masks", 2 * model.hidden_size, Spread.SEQUENCE)] if training.dropout else []
+
+
+def mlp_tensors(model: ModelSpec, width: int, element: int, gated_copies: int) -> list[Tensor]:
+    """Inner tensors of a feed-forward of `width`: first product and activation output.
+
+    `gated_copies`: tensors of the inner width that a gated feed-forward keeps (3 with a fused
+    activation: gate, up, product; 4 in plain torch: also the activated gate).
+    """
+    copies = gated_copies if model.gated_mlp else 2
+    return [Tensor("feed-forward inner", copies * element * width, Spread.TENSOR)]
+
+
+def moe_tensors(model: ModelSpec, moe: MoeSpec, element: int, gated_copies: int) -> list[Tensor]:
+    """Dispatched tokens, inner tensors of the routed and shared experts, the router."""
+    copies = gated_copies if model.gated_mlp else 2
+    tensors = [
+        Tensor("expert input", element * model.hidden_size, Spread.EXPERT_TOKENS),
+        Tensor("expert inner", copies * element * moe.moe_ffn_hidden_size, Spread.EXPERT_INNER),
+        # fp32 logits, probabilities and their gradients' copies, and the routing map
+        Tensor("router", 16 * moe.num_experts, Spread.SEQUENCE),
+    ]
+    if moe.num_shared_experts and moe.shared_expert_ffn_hidden_size:
+        width = moe.num_shared_experts * moe.shared_expert_ffn_hidden_size
+        tensors += mlp_tensors(model, width, element, gated_copies)
+    return tensors
+
+
+def layer_tensors(model: ModelSpec, training: TrainingSpec, kind: LayerKind, gated_copies: int) -> list[Tensor]:
+    """All that one layer of this kind keeps for its backward, without recomputation."""
+    element = training.activation_bytes
+    if kind.moe and model.moe:
+        feed_forward = moe_tensors(model, model.moe, element, gated_copies)
+    else:
+        feed_forward = mlp_tensors(model, model.ffn_hidden_size, element, gated_copies)
+    return [
+        *norm_tensors(model, element),
+        *attention_tensors(model, training, element),
+        *feed_forward,
+        *dropout_tensors(model, training),
+    ]
+
+
+def backward_work(model: ModelSpec, training: TrainingSpec, kind: LayerKind) -> tuple[Tensor, ...]:
+    """Gradients alive at the worst moment of a layer's backward: residual, feed-forward input, gathered input."""
+    h, element = model.hidden_size, training.activation_bytes
+    tensors = [
+        Tensor("residual gradient", (4 if training.dropout else 2) * h * element / 2, Spread.SEQUENCE),
+        Tensor("gathered linear input", element * h, Spread.WHOLE, When.SEQUENCE_PARALLEL),
+    ]
+    if kind.moe and model.moe:
+        tensors += [
+            Tensor("expert inner gradient", element * model.moe.moe_ffn_hidden_size, Spread.EXPERT_INNER),
+            Tensor("expert input gradient", element * h, Spread.EXPERT_TOKENS),
+        ]
+    else:
+        tensors.append(Tensor("feed-forward gradient", element * model.ffn_hidden_size, Spread.TENSOR))
+    if training.attention == "eager":
+        tensors.append(Tensor("score gradients", 2 * element * model.num_attention_heads, Spread.SCORES))
+    return tuple(tensors)
