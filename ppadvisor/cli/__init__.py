@@ -1,0 +1,1 @@
+"""How it is called: one file a command; a command is imported only when it is called."""

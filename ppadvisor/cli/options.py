@@ -1,0 +1,83 @@
+"""Options that several commands share, and the types that read their values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from ppadvisor.errors import InputError, unknown_name
+from ppadvisor.report.formats import FORMATS
+
+CommandT = TypeVar("CommandT", bound=Callable[..., Any])
+
+
+def option_name(param: click.Parameter | None) -> str:
+    """What to call a parameter in a message: `--pp`, or an argument's name."""
+    if isinstance(param, click.Option):
+        return max(param.opts, key=len)
+    return param.human_readable_name if param else "value"
+
+
+class Quantity(click.ParamType[Any]):
+    """A value that a parser of `ppadvisor.units` reads: parse(text, what) -> value."""
+
+    def __init__(self, name: str, parse: Callable[[str, str], Any]) -> None:
+        self.name = name
+        self.parse = parse
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The parsed value; what is no text is a default and stays."""
+        return self.parse(value, option_name(param)) if isinstance(value, str) else value
+
+
+class OneOf(click.ParamType[Any]):
+    """A name out of a few; an unknown one is answered with the nearest."""
+
+    def __init__(self, what: str, names: Sequence[str]) -> None:
+        self.name = what
+        self.names = tuple(names)
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
+        """The names, as the help shows them: in braces where one has to be given."""
+        names = "|".join(self.names)
+        return f"{{{names}}}" if param.required else f"[{names}]"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """The name, as it was given."""
+        if value not in self.names:
+            raise unknown_name(self.name, value, self.names, where=option_name(param))
+        return str(value)
+
+
+class CommaList(click.ParamType[Any]):
+    """Values of another type between commas, as a tuple: `8,32,64`."""
+
+    def __init__(self, item: click.ParamType[Any]) -> None:
+        self.item = item
+        self.name = f"{item.name}[,...]"
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
+        """One item and that there may be more."""
+        return f"{self.item.name.upper()}[,...]"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[Any, ...]:
+        """Each item parsed; an empty one is an InputError."""
+        if not isinstance(value, str):
+            return tuple(value)
+        items = [item.strip() for item in value.split(",")]
+        if not all(items):
+            raise InputError(f"{option_name(param)}: {value!r} has an empty item; allowed: values between commas")
+        return tuple(self.item.convert(item, param, ctx) for item in items)
+
+
+def output_options(command: CommandT) -> CommandT:
+    """`--format` and `--output`, passed on as `format` and `output`."""
+    command = click.option(
+        "--output", type=click.Path(path_type=Path), metavar="FILE", help="Write to FILE; it is replaced whole."
+    )(command)
+    return click.option(
+        "--format", type=OneOf("format", tuple(FORMATS)), default="table", show_default=True, help="Form of the answer."
+    )(command)

@@ -1,0 +1,93 @@
+"""Where the answer goes: whole to stdout or whole into a file, never half of it."""
+
+from __future__ import annotations
+
+import io
+import os
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ppadvisor.errors import InputError
+from ppadvisor.report.rows import Column, Row, View, render_rows
+
+UNENCODABLE = "backslashreplace"
+"""Half of a surrogate pair (a broken name in a file) becomes \\ud800, which is how JSON writes it."""
+
+
+def view_of(output: Path | None) -> View:
+    """The terminal's width and colour where the answer goes to a terminal; 80 columns without colour elsewhere."""
+    if output is not None or not sys.stdout.isatty():
+        return View()
+    plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
+    return View(width=shutil.get_terminal_size().columns, color=not plain)
+
+
+def write_rows(
+    columns: Sequence[Column],
+    rows: Sequence[Row],
+    format: str,
+    output: Path | None,
+    *,
+    title: str = "",
+    extra: Mapping[str, Any] | None = None,
+) -> None:
+    """Rows in one of FORMATS, to where the user wants them: the whole output of most commands."""
+    view = view_of(output)
+    write(render_rows(columns, rows, format, width=view.width, color=view.color, title=title, extra=extra), output)
+
+
+def write(text: str, output: Path | None) -> None:
+    """The text to stdout, or in place of the file; InputError where that is not possible, the file then as it was."""
+    if output is None:
+        _to_stdout(text)
+        return
+    try:
+        if output.exists() and not output.is_file():
+            # A device or a pipe is written to; putting a file in its place would destroy it. A directory fails here.
+            output.write_bytes(_encoded(text))
+        else:
+            _replace(output.resolve(), text)
+    except OSError as error:
+        raise InputError(f"--output: cannot write {str(output)!r}: {error.strerror}") from None
+
+
+def _encoded(text: str) -> bytes:
+    return text.encode("utf-8", errors=UNENCODABLE)
+
+
+def _replace(path: Path, text: str) -> None:
+    # In the same directory, since only within one file system is the replacement a single step.
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("xb") as file:
+            file.write(_encoded(text))
+        if path.exists():
+            shutil.copymode(path, temporary)
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _to_stdout(text: str) -> None:
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # A terminal gets what it can show; a pipe the same bytes under any locale.
+        if sys.stdout.isatty():
+            sys.stdout.reconfigure(errors="replace")
+        else:
+            sys.stdout.reconfigure(encoding="utf-8", errors=UNENCODABLE, newline="\n")
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        silence_stdout()  # the reader had enough; the exit code still says what the answer was
+    except OSError as error:
+        silence_stdout()
+        raise InputError(f"standard output: cannot write: {error.strerror}") from None
+
+
+def silence_stdout() -> None:
+    """Point stdout at nothing, so that Python's last flush cannot fail."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,0 +1,223 @@
+"""From option values to specifications: the model, the cluster, the training run, the pins."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ppadvisor import frameworks
+from ppadvisor.cli.request import MODEL_INPUTS, MODEL_SWITCHES, PIN_INPUTS, flag_of
+from ppadvisor.errors import InputError, unknown_name
+from ppadvisor.search.pins import Pins
+from ppadvisor.specs.cluster import ClusterSpec, GpuSpec
+from ppadvisor.specs.load import load_cluster, load_gpu, load_model
+from ppadvisor.specs.model import ModelSpec, MoeSpec
+from ppadvisor.specs.training import TrainingSpec
+from ppadvisor.specs.validation import validate
+
+DEFAULT_FRAMEWORK = "megatron"
+FALLBACK_FRAMEWORK = "generic"
+
+GPU_GIVEN = {
+    "gpu_memory": "memory_bytes",
+    "gpu_tflops": "peak_flops_per_s",
+    "hbm_bandwidth": "hbm_bandwidth_bytes_per_s",
+}
+LINKS_GIVEN = {
+    "intra_node_bandwidth": "intra_node_bandwidth_bytes_per_s",
+    "inter_node_bandwidth": "inter_node_bandwidth_bytes_per_s",
+}
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a set of option values means."""
+
+    model: ModelSpec
+    cluster: ClusterSpec
+    training: TrainingSpec
+    pins: Pins
+
+
+def read_request(values: Mapping[str, Any]) -> Request:
+    """Build the specifications. InputError for what is missing, contradicts or has no effect."""
+    cluster = _cluster(values)
+    return Request(_model(values), cluster, _training(values), _pins(values))
+
+
+def choose_framework(values: Mapping[str, Any]) -> str:
+    """The framework given; else megatron, or generic where a pinned schedule needs it (said on stderr)."""
+    given = values.get("framework")
+    if given is not None:
+        return str(given)
+    pinned = values.get("schedule") or ()
+    runs = frameworks.get(DEFAULT_FRAMEWORK).schedules
+    elsewhere = [name for name in pinned if name not in runs and name in frameworks.get(FALLBACK_FRAMEWORK).schedules]
+    if not elsewhere:
+        return DEFAULT_FRAMEWORK
+    names = ", ".join(dict.fromkeys(elsewhere))
+    print(
+        f"ppadvisor: note: {DEFAULT_FRAMEWORK} does not run {names}; taking --framework {FALLBACK_FRAMEWORK}",
+        file=sys.stderr,
+    )
+    return FALLBACK_FRAMEWORK
+
+
+def _required(values: Mapping[str, Any], name: str) -> Any:
+    value = values.get(name)
+    if value is None:
+        raise InputError(f"{flag_of(name)} is missing")
+    return value
+
+
+def _model(values: Mapping[str, Any]) -> ModelSpec:
+    own = [entry.name for entry in (*MODEL_INPUTS, *MODEL_SWITCHES) if entry.name != "model"]
+    given = [name for name in own if values.get(name) is not None]
+    if values.get("model") is not None:
+        if given:
+            raise InputError(f"{flag_of(given[0])} has no effect beside --model; give one or the other")
+        return load_model(values["model"])
+    if not given:
+        raise InputError("--model is missing (or --layers, --hidden, --heads and --vocab for a model of your own)")
+    return _own_model(values)
+
+
+def _own_model(values: Mapping[str, Any]) -> ModelSpec:
+    """A decoder of plain numbers, with today's usual choices: RMSNorm, rotary positions, no biases."""
+    layers, hidden, heads, vocab = (_required(values, name) for name in ("layers", "hidden", "heads", "vocab"))
+    if values.get("head_dim") is None and hidden % heads:
+        raise InputError(f"--hidden {hidden} is not divisible by --heads {heads}; give --head-dim")
+    ffn = values.get("ffn") or 4 * hidden
+    gated = values.get("gated_mlp")
+    data: dict[str, Any] = {
+        "name": "own model",
+        "num_layers": layers,
+        "hidden_size": hidden,
+        "ffn_hidden_size": ffn,
+        "num_attention_heads": heads,
+        "num_query_groups": values.get("kv_heads") or heads,
+        "head_dim": values.get("head_dim") or hidden // heads,
+        "vocab_size": vocab,
+        "gated_mlp": True if gated is None else gated,
+        "tied_embeddings": bool(values.get("tied_embeddings")),
+        "normalization": "rmsnorm",
+        "positional_embedding": "rope",
+        "moe": _own_moe(values, ffn),
+    }
+    return validate(ModelSpec, data, "model options")
+
+
+def _own_moe(values: Mapping[str, Any], ffn: int) -> MoeSpec | None:
+    if values.get("experts") is None:
+        for name in ("experts_per_token", "expert_ffn"):
+            if values.get(name) is not None:
+                raise InputError(f"{flag_of(name)} has no effect without --experts")
+        return None
+    data = {
+        "num_experts": values["experts"],
+        "experts_per_token": _required(values, "experts_per_token"),
+        "moe_ffn_hidden_size": values.get("expert_ffn") or ffn,
+    }
+    return validate(MoeSpec, data, "model options")
+
+
+def _cluster(values: Mapping[str, Any]) -> ClusterSpec:
+    precision = values.get("precision") or "bf16"
+    if values.get("cluster") is not None:
+        for name in ("gpu", *GPU_GIVEN):
+            if values.get(name) is not None:
+                raise InputError(f"{flag_of(name)} contradicts --cluster, which has its GPU; give one or the other")
+        preset = load_cluster(values["cluster"], values.get("gpus"))
+        return _with_links(preset, values)
+    gpu, origin = _gpu(values, precision)
+    num_gpus = _required(values, "gpus")
+    cluster = {
+        "name": f"{num_gpus} x {gpu.name}",
+        "source": "given by the user",
+        "gpu": gpu,
+        "num_gpus": num_gpus,
+        "gpus_per_node": min(gpu.gpus_per_node, num_gpus),
+        "intra_node_bandwidth_bytes_per_s": gpu.intra_node_bandwidth_bytes_per_s,
+        "inter_node_bandwidth_bytes_per_s": gpu.inter_node_bandwidth_bytes_per_s,
+        "provenance": dict.fromkeys(LINKS_GIVEN.values(), origin),
+    }
+    return _with_links(validate(ClusterSpec, cluster, "cluster options"), values)
+
+
+def _with_links(cluster: ClusterSpec, values: Mapping[str, Any]) -> ClusterSpec:
+    """The cluster with what the user says of nodes and links."""
+    changes: dict[str, Any] = {
+        field: float(values[name]) for name, field in LINKS_GIVEN.items() if values.get(name) is not None
+    }
+    provenance = dict(cluster.provenance) | dict.fromkeys(changes, "given by the user")
+    if values.get("gpus_per_node") is not None:
+        if values["gpus_per_node"] > cluster.num_gpus:
+            raise InputError(f"--gpus-per-node {values['gpus_per_node']} is more than --gpus {cluster.num_gpus}")
+        changes["gpus_per_node"] = values["gpus_per_node"]
+        provenance["gpus_per_node"] = "given by the user"
+    return validate(ClusterSpec, dict(cluster) | changes | {"provenance": provenance}, "cluster options")
+
+
+def _gpu(values: Mapping[str, Any], precision: str) -> tuple[GpuSpec, str]:
+    """(the GPU, where its links come from): a preset with what the user changes, or one of the user's own."""
+    changes: dict[str, Any] = {field: values[name] for name, field in GPU_GIVEN.items() if values.get(name) is not None}
+    if "peak_flops_per_s" in changes:
+        changes["peak_flops_per_s"] = {precision: changes["peak_flops_per_s"]}
+    if values.get("gpu") is not None:
+        gpu = load_gpu(values["gpu"])
+        peaks = dict(gpu.peak_flops_per_s) | changes.pop("peak_flops_per_s", {})
+        changed = dict(gpu) | changes | {"peak_flops_per_s": peaks}
+        return validate(GpuSpec, changed, "GPU options"), f"preset: {gpu.inter_node_source}"
+    if not changes:
+        raise InputError("--gpu is missing (or --cluster; or --gpu-memory, --gpu-tflops, --hbm-bandwidth for your own)")
+    for name in (*GPU_GIVEN, *LINKS_GIVEN):
+        _required(values, name)
+    own: dict[str, Any] = {
+        "name": "own GPU",
+        "source": "given by the user",
+        "memory_source": "given by the user",
+        "inter_node_source": "given by the user",
+        "gpus_per_node": values.get("gpus_per_node") or 8,
+        **{field: values[name] for name, field in LINKS_GIVEN.items()},
+        **changes,
+    }
+    return validate(GpuSpec, own, "GPU options"), "given by the user"
+
+
+def _training(values: Mapping[str, Any]) -> TrainingSpec:
+    seq = _required(values, "seq_len")
+    renamed = {
+        "precision": "precision",
+        "optimizer": "optimizer",
+        "grad_precision": "gradient_precision",
+        "attention": "attention",
+        "loss": "loss",
+        "dropout": "dropout",
+        "sequence_parallel": "sequence_parallel",
+    }
+    data: dict[str, Any] = {field: values[name] for name, field in renamed.items() if values.get(name) is not None}
+    data |= {
+        "sequence_length": seq,
+        "global_batch_size": _sequences(_required(values, "global_batch"), seq),
+        "framework": choose_framework(values),
+    }
+    if data["framework"] not in frameworks.FRAMEWORKS:
+        raise unknown_name("framework", data["framework"], frameworks.FRAMEWORKS, where="--framework")
+    return validate(TrainingSpec, data, "training options")
+
+
+def _sequences(batch: tuple[str, int], seq: int) -> int:
+    """A batch in sequences; one given in tokens must be a whole number of them."""
+    unit, amount = batch
+    if unit == "sequences":
+        return amount
+    if amount % seq:
+        raise InputError(f"--global-batch: {amount} tokens are not a whole number of sequences of {seq} tokens")
+    return amount // seq
+
+
+def _pins(values: Mapping[str, Any]) -> Pins:
+    given = {entry.pin: tuple(dict.fromkeys(values[entry.name])) for entry in PIN_INPUTS if values.get(entry.name)}
+    return Pins(**given)

@@ -1,0 +1,1 @@
+"""How it looks: one file a format; the only place that rounds."""

@@ -1,0 +1,19 @@
+"""JSON: for programs; raw values, the unit in the key, the same bytes for the same answer."""
+
+from __future__ import annotations
+
+import json
+
+from ppadvisor.report.rows import RowTable, View
+from ppadvisor.specs.version import FORMAT_VERSION, MODEL_VERSION
+
+
+def dump_json(document: object) -> str:
+    """One JSON document with its last line ended; keys in the order given, and no NaN, which JSON does not know."""
+    return json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def render(table: RowTable, view: View) -> str:
+    """The versions, what is said beside the rows, and the rows."""
+    versions = {"format_version": FORMAT_VERSION, "model_version": MODEL_VERSION}
+    return dump_json({**versions, **table.extra, "rows": [dict(row) for row in table.rows]})

@@ -1,0 +1,216 @@
+"""The answer of `plan` as a person reads it: header, ranked table, why, baselines, what was rejected."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import groupby
+from typing import Any
+
+from ppadvisor.engine.results import PlanEstimate
+from ppadvisor.report.json_ import dump_json
+from ppadvisor.report.rows import Column, Row, render_rows
+from ppadvisor.search.results import PlanReport, ProblemEcho
+from ppadvisor.units import (
+    format_bandwidth,
+    format_bytes_gib,
+    format_count,
+    format_fraction,
+    format_gib,
+    format_seconds,
+    format_tokens_per_s,
+)
+
+ONLY_WHERE_USED = ("context_parallel", "expert_parallel", "virtual_stages", "optimizer_sharding")
+"""Columns left out of the table where every plan has the same plain value."""
+
+
+def _split(row: Row) -> str:
+    """Layers of the stages in runs: `10` where all are equal, `9 6x10 11` elsewhere."""
+    runs = [(size, len(list(run))) for size, run in groupby(row["plan"]["layers_per_stage"])]
+    if len(runs) == 1:
+        return str(runs[0][0])
+    return " ".join(f"{count}x{size}" if count > 1 else str(size) for size, count in runs)
+
+
+def _seconds(time_s: float) -> str:
+    """Seconds to four digits: one unit for the whole column."""
+    return f"{time_s:#.4g}".rstrip(".")
+
+
+COLUMNS = (
+    Column("rank", "#"),
+    Column("plan.pipeline_parallel", "p"),
+    Column("plan.tensor_parallel", "t"),
+    Column("plan.context_parallel", "c"),
+    Column("plan.expert_parallel", "e"),
+    Column("plan.data_parallel", "d"),
+    Column("plan.virtual_stages", "v"),
+    Column("plan.micro_batch_size", "b"),
+    Column("plan.num_microbatches", "m"),
+    Column("plan.schedule", "schedule", justify="left"),
+    Column("plan.recompute", "recompute", justify="left"),
+    Column("plan.optimizer_sharding", "ZeRO", priority=2),
+    Column("time.step_time_s", "step [s]", _seconds),
+    Column("time.tokens_per_s", "tokens/s", format_tokens_per_s, priority=1),
+    Column("time.model_flops_utilization", "MFU", format_fraction),
+    Column("time.bubble_fraction", "bubble", format_fraction),
+    Column("time.utilization_fraction", "util", format_fraction, priority=1),
+    Column("memory.peak_bytes", "peak [GiB]", format_gib),
+    Column("memory.binding_stage", "at stage", priority=1),
+    Column("memory.headroom_bytes", "headroom [GiB]", format_gib, priority=1),
+    Column("plan.layers_per_stage", "layers per stage", priority=2, justify="left", derive=_split),
+)
+
+
+def plan_rows(estimates: tuple[PlanEstimate, ...]) -> list[dict[str, Any]]:
+    """One row a plan, ranked from 1."""
+    return [{"rank": i, **estimate.model_dump(mode="json")} for i, estimate in enumerate(estimates, 1)]
+
+
+def columns_for(rows: list[dict[str, Any]]) -> tuple[Column, ...]:
+    """The columns that tell the plans apart or say something."""
+
+    def plain(column: Column) -> bool:
+        name = column.key.removeprefix("plan.")
+        return name in ONLY_WHERE_USED and all(column.value(row) == 1 for row in rows)
+
+    return tuple(column for column in COLUMNS if not plain(column))
+
+
+def render_plan(report: PlanReport, format: str, *, width: int, color: bool) -> str:
+    """The report in one of FORMATS."""
+    if format == "json":
+        return dump_json(report.model_dump(mode="json"))
+    rows = plan_rows(report.plans)
+    if format == "csv":
+        return render_rows(COLUMNS, rows, format)
+    columns = columns_for(rows)
+    table = render_rows(columns, rows, format, width=width, color=color) if rows else ""
+    bullet = "- " if format == "markdown" else ""
+    blocks = [
+        [*header(report.problem, report)],
+        [table.rstrip("\n")] if table else [],
+        [f"{bullet}{line}" for line in _prose(report)],
+    ]
+    wrap = _keep if format == "markdown" else _wrapper(width)
+    return "\n\n".join(_block(block, wrap) for block in blocks if block) + "\n"
+
+
+def _keep(line: str) -> str:
+    return line
+
+
+def _wrapper(width: int) -> Callable[[str], str]:
+    import textwrap
+
+    def wrap(line: str) -> str:
+        if "\n" in line or len(line) <= width:
+            return line
+        return textwrap.fill(line, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+
+    return wrap
+
+
+def _block(lines: list[str], wrap: Callable[[str], str]) -> str:
+    return "\n".join(wrap(line) for line in lines)
+
+
+def header(problem: ProblemEcho, report: PlanReport) -> list[str]:
+    """What was asked, as it was understood."""
+    model, cluster, training = problem.model, problem.cluster, problem.training
+    active = problem.active_parameters
+    of_which = f" ({format_count(active)} active)" if model.moe else ""
+    links = (
+        f"{format_bandwidth(cluster.intra_node_bandwidth_bytes_per_s)} in a node of {cluster.gpus_per_node}, "
+        f"{format_bandwidth(cluster.inter_node_bandwidth_bytes_per_s)} between nodes (per GPU and direction)"
+    )
+    sizes = [
+        f"{_short(name)} {_values(values)}"
+        for name, values in problem.searched.items()
+        if name not in ("num_microbatches", "expert_tensor_parallel") and not _trivial(name, values)
+    ]
+    return [
+        f"Model     {model.name}: {format_count(problem.total_parameters)} parameters{of_which}, "
+        f"{model.num_layers} layers, hidden {model.hidden_size}",
+        f"Cluster   {cluster.num_gpus} x {cluster.gpu.name} ({format_bytes_gib(cluster.gpu.memory_bytes)}); {links}",
+        f"Training  batch {training.global_batch_size} x {training.sequence_length} tokens = "
+        f"{problem.tokens_per_step:,} a step; {training.precision}, {training.optimizer}, {training.attention} "
+        f"attention{', dropout' if training.dropout else ''}; {problem.framework}",
+        f"Searched  {problem.num_combinations:,} combinations, {report.num_fitting:,} fit: {'; '.join(sizes)}",
+    ]
+
+
+SYMBOLS = {
+    "pipeline_parallel": "p",
+    "tensor_parallel": "t",
+    "data_parallel": "d",
+    "context_parallel": "c",
+    "expert_parallel": "e",
+    "virtual_stages": "v",
+    "micro_batch_size": "b",
+    "optimizer_sharding": "ZeRO",
+}
+
+
+def _short(name: str) -> str:
+    return SYMBOLS.get(name, name)
+
+
+def _trivial(name: str, values: list[int] | list[str]) -> bool:
+    return name in ("expert_parallel", "virtual_stages") and values == [1]
+
+
+def _values(values: list[int] | list[str]) -> str:
+    if len(values) > 6:
+        return f"{values[0]}..{values[-1]} ({len(values)})"
+    return ",".join(map(str, values))
+
+
+def _prose(report: PlanReport) -> list[str]:
+    lines = []
+    if report.why:
+        lines += ["Why the first is first:", *(f"  {line}" for line in report.why)]
+    lines += [f"Hint: {line}" for line in report.hints]
+    lines += ["Baselines:", *(f"  {_baseline(name, report)}" for name in report.baselines)]
+    lines += _nothing_fits(report)
+    lines += _rejected(report)
+    return lines
+
+
+def _baseline(name: str, report: PlanReport) -> str:
+    from ppadvisor.search.advise import short_plan
+
+    baseline = report.baselines[name]
+    title = {"naive": "naive (whole local batch at once)", "no_pipeline": "without pipelining"}[name]
+    which = f" ({short_plan(baseline.estimate.plan)})" if baseline.estimate else ""
+    return f"{title}: {baseline.note}{which}"
+
+
+def _nothing_fits(report: PlanReport) -> list[str]:
+    if report.plans:
+        return []
+    miss = report.nearest_miss
+    if miss is None:
+        return ["No plan is legal.", *(f"  {r.code}: {r.message}" for r in report.rejection_examples)]
+    lines = ["No plan fits.", f"  {miss.message}"]
+    if miss.changes:
+        lines.append("Single changes that would make one fit:")
+        lines += [
+            f"  {c.change}: {c.plan}, {format_seconds(c.step_time_s)} a step, {format_bytes_gib(c.peak_bytes)}"
+            for c in miss.changes
+        ]
+    return lines
+
+
+REASONS = {
+    "memory": "do not fit into memory",
+    "memory_borderline": "borderline in memory",
+    "global_batch_not_divisible": "divisions of the GPUs whose d does not divide the batch",
+}
+
+
+def _rejected(report: PlanReport) -> list[str]:
+    if not report.rejected:
+        return []
+    parts = [f"{count:,} {REASONS.get(code, code.replace('_', ' '))}" for code, count in report.rejected.items()]
+    return [f"Rejected: {'; '.join(parts)}."]

@@ -1,0 +1,230 @@
+"""Why the first is first, what to watch, what would make something fit: sentences made from the numbers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from ppadvisor.engine.evaluate import estimate_plan
+from ppadvisor.engine.problem import Problem
+from ppadvisor.engine.results import PlanEstimate
+from ppadvisor.errors import InputError
+from ppadvisor.search.pins import Pins
+from ppadvisor.search.ranking import Ranked, nearest_row, rank
+from ppadvisor.search.results import Baseline, Change, NearestMiss
+from ppadvisor.specs.plan import PlanSpec
+from ppadvisor.units import format_bytes_gib, format_fraction, format_seconds
+
+ENOUGH_MICROBATCHES = 4
+"""m below this times p leaves a large bubble: at m = 4p it is still (p-1)/(5p-1), about a fifth."""
+
+MOST_GPU_DOUBLINGS = 4
+
+
+def short_plan(plan: PlanSpec) -> str:
+    """A plan in a few words: only the sizes that are not 1."""
+    sizes = [
+        ("p", plan.pipeline_parallel, True),
+        ("t", plan.tensor_parallel, False),
+        ("c", plan.context_parallel, False),
+        ("e", plan.expert_parallel, False),
+        ("d", plan.data_parallel, False),
+        ("v", plan.virtual_stages, False),
+        ("b", plan.micro_batch_size, True),
+        ("m", plan.num_microbatches, True),
+    ]
+    words = [f"{name}={value}" for name, value, always in sizes if always or value > 1]
+    return " ".join([*words, plan.schedule, *([] if plan.recompute == "none" else [f"recompute {plan.recompute}"])])
+
+
+def why_first(plans: list[PlanEstimate], baselines: dict[str, Baseline]) -> tuple[str, ...]:
+    """At most four lines on the first plan: against the second, its time, its memory, against the baselines."""
+    if not plans:
+        return ()
+    first = plans[0]
+    lines = [_against_second(first, plans[1] if len(plans) > 1 else None), _where_time_goes(first), _what_binds(first)]
+    against = [text for name in baselines for text in [_against_baseline(first, name, baselines[name])] if text]
+    if against:
+        lines.append("; ".join(against))
+    return tuple(lines)
+
+
+def _against_second(first: PlanEstimate, second: PlanEstimate | None) -> str:
+    if second is None:
+        return f"the only plan that fits: {format_seconds(first.time.step_time_s)} a step"
+    gap = second.time.step_time_s / first.time.step_time_s - 1
+    parts = {k: second.time.terms[k] - first.time.terms[k] for k in first.time.terms}
+    saved = max(parts, key=lambda name: parts[name])
+    reason = f", mostly {_words(saved)} ({format_seconds(parts[saved])} less)" if gap > 0 and parts[saved] > 0 else ""
+    return f"fastest that fits: {format_fraction(gap)} ahead of {short_plan(second.plan)}{reason}"
+
+
+def _words(term: str) -> str:
+    return term.removesuffix("_s").replace("_", " ")
+
+
+def _where_time_goes(first: PlanEstimate) -> str:
+    step = first.time.step_time_s
+    largest = sorted(first.time.terms.items(), key=lambda item: -item[1])[:4]
+    shares = ", ".join(f"{_words(name)} {format_fraction(value / step)}" for name, value in largest if value > 0)
+    return f"of {format_seconds(step)} a step: {shares}"
+
+
+def _what_binds(first: PlanEstimate) -> str:
+    memory = first.memory
+    stage = memory.stages[memory.binding_stage]
+    name, size = max(stage.terms.items(), key=lambda item: item[1])
+    return (
+        f"memory: stage {stage.stage} binds with {format_bytes_gib(memory.peak_bytes)} of "
+        f"{format_bytes_gib(memory.capacity_bytes)}, most of it {_words(name)} ({format_bytes_gib(size)})"
+    )
+
+
+def _against_baseline(first: PlanEstimate, name: str, baseline: Baseline) -> str | None:
+    estimate = baseline.estimate
+    title = _words(name)
+    if estimate is None or estimate.plan == first.plan:
+        return None
+    if not estimate.memory.fits:
+        return f"{title}: {baseline.note}"
+    times = estimate.time.step_time_s / first.time.step_time_s
+    return f"{title} takes {times:.2f} times as long"
+
+
+def hints(ranked: Ranked, first: PlanEstimate | None) -> tuple[str, ...]:
+    """What to watch about the first plan: few micro-batches, and more stages at the same m."""
+    if first is None or first.plan.pipeline_parallel == 1:
+        return ()
+    plan, found = first.plan, []
+    p, m = plan.pipeline_parallel, plan.num_microbatches
+    if m < ENOUGH_MICROBATCHES * p:
+        found.append(
+            f"m = {m} is below 4 p = {ENOUGH_MICROBATCHES * p}: the bubble of equal stages is (p-1)/(m+p-1) = "
+            f"{p - 1}/{m + p - 1} = {format_fraction(first.time.equal_stage_bubble_fraction)}; "
+            "more micro-batches (smaller b or d, larger batch) shrink it"
+        )
+    deeper = _deeper_at_same_m(ranked, plan)
+    if deeper is not None:
+        row, stages = deeper
+        slower = float(ranked.estimates.step_time_s[row]) / first.time.step_time_s - 1
+        if slower > 0:
+            found.append(
+                f"more stages at the same m = {m} are slower: p = {stages} takes {format_fraction(slower)} longer"
+            )
+    return tuple(found)
+
+
+def _deeper_at_same_m(ranked: Ranked, plan: PlanSpec) -> tuple[int, int] | None:
+    """(row, p) of the fastest evaluated plan with the next larger p and the same m, t, c, e, v and schedule."""
+    plans = ranked.plans
+    same = plans.num_microbatches == plan.num_microbatches
+    for name in ("tensor_parallel", "context_parallel", "expert_parallel", "virtual_stages", "optimizer_sharding"):
+        same &= getattr(plans, name) == getattr(plan, name)
+    same &= plans.schedule == plans.schedule_names.index(plan.schedule)
+    same &= plans.pipeline_parallel > plan.pipeline_parallel
+    rows = np.flatnonzero(same)
+    if not len(rows):
+        return None
+    stages = int(plans.pipeline_parallel[rows].min())
+    rows = rows[plans.pipeline_parallel[rows] == stages]
+    return int(rows[np.argmin(ranked.estimates.step_time_s[rows])]), stages
+
+
+def baselines(problem: Problem, pins: Pins, *, margin: float) -> dict[str, Baseline]:
+    """The best naive plan and the best without pipelining, whether they fit or not. The other pins hold."""
+    loose = pins.without(
+        "pipeline_parallel", "num_microbatches", "micro_batch_size", "schedule", "virtual_stages", "data_parallel"
+    )
+    result = {}
+    if "naive" in problem.framework.schedules:
+        result["naive"] = _baseline(problem, loose.with_values(schedule=("naive",)), margin)
+    alone = loose.with_values(schedule=("none",), pipeline_parallel=(1,))
+    result["no_pipeline"] = _baseline(problem, alone, margin)
+    return result
+
+
+def _baseline(problem: Problem, pins: Pins, margin: float) -> Baseline:
+    try:
+        ranked = rank(problem, pins, margin=margin)
+    except InputError as error:
+        return Baseline(estimate=None, note=f"no such plan: {error}")
+    if len(ranked.order):
+        estimate = estimate_plan(problem, ranked.plans.plan(int(ranked.order[0])), margin=margin)
+        return Baseline(estimate=estimate, note=f"{format_seconds(estimate.time.step_time_s)} a step")
+    row = nearest_row(ranked)
+    if row is None:
+        reasons = ranked.examples[0].message if ranked.examples else "no combination divides the batch"
+        return Baseline(estimate=None, note=f"no such plan: {reasons}")
+    estimate = estimate_plan(problem, ranked.plans.plan(row), margin=margin)
+    return Baseline(estimate=estimate, note=_miss_note(estimate))
+
+
+def _miss_note(estimate: PlanEstimate) -> str:
+    memory = estimate.memory
+    if memory.headroom_bytes < 0:
+        return f"does not fit by {format_bytes_gib(-memory.headroom_bytes)}"
+    over = memory.conservative_bytes - memory.capacity_bytes
+    return f"borderline: its conservative estimate is {format_bytes_gib(over)} above the capacity"
+
+
+def nearest_miss(ranked: Ranked, pins: Pins, *, margin: float) -> NearestMiss | None:
+    """Where nothing fits: the closest plan, which stage, by how much, and what would make something fit."""
+    row = nearest_row(ranked)
+    if row is None:
+        return None
+    estimate = estimate_plan(ranked.problem, ranked.plans.plan(row), margin=margin)
+    memory = estimate.memory
+    stage = memory.stages[memory.binding_stage]
+    message = f"nearest miss: {short_plan(estimate.plan)}; stage {stage.stage} {_miss_note(estimate)}"
+    return NearestMiss(
+        estimate=estimate,
+        short_by_bytes=max(-memory.headroom_bytes, memory.conservative_bytes - memory.capacity_bytes),
+        message=message,
+        changes=tuple(_changes(ranked.problem, pins, margin)),
+    )
+
+
+def _changes(problem: Problem, pins: Pins, margin: float) -> list[Change]:
+    """Single changes, each tried by a search: lift one pin, shard more, train on more GPUs."""
+    trials: list[tuple[str, Problem, Pins]] = [
+        (f"lift the pin on {name}", problem, pins.without(name)) for name in pins.given()
+    ]
+    most = max(problem.framework.optimizer_sharding)
+    if most > problem.framework.default_optimizer_sharding and pins.optimizer_sharding is None:
+        sharded = pins.with_values(optimizer_sharding=(most,))
+        trials.append((f"optimizer_sharding = {most} (ZeRO-{most})", problem, sharded))
+    if problem.training.loss != "fused":
+        fused = replace(problem, training=problem.training.model_copy(update={"loss": "fused"}))
+        trials.append(("a fused cross entropy (loss = fused)", fused, pins))
+    found = [change for title, changed, with_pins in trials for change in _try(title, changed, with_pins, margin)]
+    return found + _more_gpus(problem, pins, margin)
+
+
+def _more_gpus(problem: Problem, pins: Pins, margin: float) -> list[Change]:
+    for doubling in range(1, MOST_GPU_DOUBLINGS + 1):
+        gpus = problem.cluster.num_gpus * 2**doubling
+        cluster = problem.cluster.model_copy(update={"num_gpus": gpus})
+        found = _try(f"{gpus} GPUs", replace(problem, cluster=cluster), pins, margin)
+        if found:
+            return found
+    return []
+
+
+def _try(title: str, problem: Problem, pins: Pins, margin: float) -> list[Change]:
+    try:
+        ranked = rank(problem, pins, margin=margin)
+    except InputError:
+        return []
+    if not len(ranked.order):
+        return []
+    row = int(ranked.order[0])
+    plan = ranked.plans.plan(row)
+    return [
+        Change(
+            change=title,
+            step_time_s=float(ranked.estimates.step_time_s[row]),
+            peak_bytes=int(ranked.estimates.peak_bytes[row]),
+            plan=short_plan(plan),
+        )
+    ]

@@ -1,0 +1,98 @@
+"""The question in one call: a model, a cluster, a training run; back comes the ranked answer."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+from ppadvisor import frameworks
+from ppadvisor.engine.parameters import count_active_parameters, count_parameters
+from ppadvisor.engine.problem import Problem
+from ppadvisor.errors import InputError, unknown_name
+from ppadvisor.search import advise
+from ppadvisor.search.pins import Pins
+from ppadvisor.search.ranking import Ranked, best_estimates, rank
+from ppadvisor.search.results import AssumptionUsed, PlanReport, ProblemEcho
+from ppadvisor.specs.assumptions import Assumptions
+from ppadvisor.specs.cluster import ClusterSpec
+from ppadvisor.specs.model import ModelSpec
+from ppadvisor.specs.training import OPTIMIZERS, TrainingSpec
+
+DEFAULT_MARGIN = 0.9
+DEFAULT_TOP = 10
+
+
+def make_problem(
+    model: ModelSpec, cluster: ClusterSpec, training: TrainingSpec, assumptions: Assumptions | None = None
+) -> Problem:
+    """Bring the parts together and check what concerns several of them. InputError names the field."""
+    if training.optimizer not in OPTIMIZERS:
+        raise unknown_name("optimizer", training.optimizer, OPTIMIZERS)
+    problem = Problem(model, cluster, training, frameworks.get(training.framework), assumptions or Assumptions())
+    _ = problem.peak_flops_per_s  # refuses a precision that the GPU does not have
+    limit = model.max_position_embeddings
+    if limit is not None and training.sequence_length > limit:
+        raise InputError(
+            f"sequence_length: got {training.sequence_length}, but {model.name} has {limit} learned positions"
+        )
+    return problem
+
+
+def plan(
+    model: ModelSpec,
+    cluster: ClusterSpec,
+    training: TrainingSpec,
+    *,
+    pins: Pins | None = None,
+    top: int = DEFAULT_TOP,
+    sort: str = "step_time_s",
+    margin: float = DEFAULT_MARGIN,
+    assumptions: Assumptions | None = None,
+) -> PlanReport:
+    """Rank every plan for training `model` on `cluster`.
+
+    `pins` fixes what shall not be searched; `margin` is the share of GPU memory that the middle estimate may use.
+    `report.plans` is empty where nothing fits, and `report.nearest_miss` then says what is missing.
+    InputError for input that cannot be meant.
+
+    >>> from ppadvisor import TrainingSpec, load_cluster, load_model, plan
+    >>> report = plan(
+    ...     load_model("llama-3.1-70b"), load_cluster("dgx-h100-superpod", num_gpus=64),
+    ...     TrainingSpec(sequence_length=8192, global_batch_size=1024),
+    ... )
+    >>> report.plans[0].memory.fits
+    True
+    """
+    problem, pins = make_problem(model, cluster, training, assumptions), pins or Pins()
+    ranked = rank(problem, pins, margin=margin, sort=sort)
+    best = best_estimates(ranked, top, margin=margin, sort=sort)
+    baselines = advise.baselines(problem, pins, margin=margin)
+    return PlanReport(
+        problem=echo(problem, pins, ranked, margin),
+        plans=tuple(best),
+        num_fitting=ranked.num_fitting,
+        why=advise.why_first(best, baselines),
+        hints=advise.hints(ranked, best[0] if best else None),
+        baselines=baselines,
+        rejected=dict(sorted(ranked.rejected.items())),
+        rejection_examples=tuple(ranked.examples),
+        nearest_miss=None if best else advise.nearest_miss(ranked, pins, margin=margin),
+    )
+
+
+def echo(problem: Problem, pins: Pins, ranked: Ranked, margin: float) -> ProblemEcho:
+    """The problem as it was understood, with the space searched and the assumptions made."""
+    assumed = problem.assumptions
+    return ProblemEcho(
+        model=problem.model,
+        total_parameters=count_parameters(problem.model),
+        active_parameters=count_active_parameters(problem.model),
+        cluster=problem.cluster,
+        training=problem.training,
+        tokens_per_step=problem.training.tokens_per_step,
+        framework=problem.framework.id,
+        margin_fraction=margin,
+        pins={name: list(values) for name, values in pins.given().items()},
+        searched=ranked.space.searched,
+        num_combinations=len(ranked.space.plans) + ranked.space.rejected.total(),
+        assumptions=tuple(AssumptionUsed(name=f.name, **vars(getattr(assumed, f.name))) for f in fields(assumed)),
+    )

@@ -1,0 +1,53 @@
+"""Which plans cannot run: the schedule's own constraints and the framework's rules, counted by reason."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+
+from ppadvisor import schedules
+from ppadvisor.engine.problem import Problem
+from ppadvisor.engine.results import Rejection
+from ppadvisor.frameworks.profile import BoolArray, Rule
+from ppadvisor.specs.model import ModelSpec
+from ppadvisor.specs.plan import PlanSpec, PlanTable
+from ppadvisor.specs.training import TrainingSpec
+
+
+def _schedule_violated(_: ModelSpec, __: TrainingSpec, plans: PlanTable) -> BoolArray:
+    """Asks each schedule once per distinct (p, m, v)."""
+    sizes = np.stack([plans.schedule, plans.pipeline_parallel, plans.num_microbatches, plans.virtual_stages], axis=1)
+    distinct, rows = np.unique(sizes, axis=0, return_inverse=True)
+    problems = [schedules.get(plans.schedule_names[s]).problem(p, m, v) is not None for s, p, m, v in distinct.tolist()]
+    return np.array(problems, dtype=np.bool_)[rows.reshape(-1)]
+
+
+def _schedule_message(_: ModelSpec, __: TrainingSpec, plan: PlanSpec) -> str:
+    schedule = schedules.get(plan.schedule)
+    reason = schedule.problem(plan.pipeline_parallel, plan.num_microbatches, plan.virtual_stages)
+    return f"schedule {plan.schedule}: {reason}"
+
+
+CONSTRAINTS: tuple[Rule, ...] = (Rule("schedule", _schedule_violated, _schedule_message),)
+"""What holds whatever the framework; the framework's own rules follow."""
+
+
+def legal_plans(problem: Problem, plans: PlanTable) -> tuple[PlanTable, Counter[str], list[Rejection]]:
+    """(the plans that may run, how many were refused by each rule, one example of each).
+
+    A plan that breaks several rules is counted under the first.
+    """
+    counts: Counter[str] = Counter()
+    examples = []
+    for rule in (*CONSTRAINTS, *problem.framework.rules):
+        if not len(plans):
+            break
+        violated = rule.violated(problem.model, problem.training, plans)
+        if violated.any():
+            counts[rule.code] += int(violated.sum())
+            plan = plans.plan(int(np.argmax(violated)))
+            message = rule.message(problem.model, problem.training, plan)
+            examples.append(Rejection(code=rule.code, message=message, plan=plan))
+            plans = plans.take(~violated)
+    return plans, counts, examples

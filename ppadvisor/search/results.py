@@ -1,0 +1,82 @@
+"""What a search answers, typed; dumped as it is, it is the JSON of `plan`."""
+
+from __future__ import annotations
+
+from ppadvisor.engine.results import PlanEstimate, Rejection, Result
+from ppadvisor.specs.cluster import ClusterSpec
+from ppadvisor.specs.model import ModelSpec
+from ppadvisor.specs.training import TrainingSpec
+from ppadvisor.specs.version import FORMAT_VERSION, MODEL_VERSION
+
+
+class AssumptionUsed(Result):
+    """One number that the estimate rests on and nobody can know before the run."""
+
+    name: str
+    value: float
+    low: float
+    high: float
+    unit: str
+    source: str
+    provenance: str
+
+
+class ProblemEcho(Result):
+    """What was asked, as it was understood."""
+
+    model: ModelSpec
+    total_parameters: int
+    active_parameters: int
+    """Parameters a token meets: of routed experts only the chosen ones."""
+    cluster: ClusterSpec
+    training: TrainingSpec
+    tokens_per_step: int
+    framework: str
+    margin_fraction: float
+    pins: dict[str, list[int] | list[str]]
+    searched: dict[str, list[int] | list[str]]
+    """Values of each quantity among the plans that were evaluated."""
+    num_combinations: int
+    assumptions: tuple[AssumptionUsed, ...]
+
+
+class Baseline(Result):
+    """A way of training that everyone should be compared with; `estimate` may not fit, or not exist."""
+
+    estimate: PlanEstimate | None
+    note: str
+
+
+class Change(Result):
+    """One single change that makes something fit."""
+
+    change: str
+    step_time_s: float
+    peak_bytes: int
+    plan: str
+
+
+class NearestMiss(Result):
+    """Where nothing fits: the plan that comes closest."""
+
+    estimate: PlanEstimate
+    short_by_bytes: int
+    message: str
+    changes: tuple[Change, ...]
+
+
+class PlanReport(Result):
+    """The answer of `plan`."""
+
+    format_version: str = FORMAT_VERSION
+    model_version: str = MODEL_VERSION
+    problem: ProblemEcho
+    plans: tuple[PlanEstimate, ...]
+    """Ranked, best first: only plans that fit with the margin."""
+    num_fitting: int
+    why: tuple[str, ...]
+    hints: tuple[str, ...]
+    baselines: dict[str, Baseline]
+    rejected: dict[str, int]
+    rejection_examples: tuple[Rejection, ...]
+    nearest_miss: NearestMiss | None

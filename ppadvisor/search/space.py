@@ -1,0 +1,239 @@
+"""Which plans there are: every combination that multiplies to the GPUs and the batch, narrowed by the pins."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ppadvisor import schedules
+from ppadvisor.engine.partition import Split, candidate_splits
+from ppadvisor.engine.problem import Problem
+from ppadvisor.errors import InputError
+from ppadvisor.search.pins import Pins, check_pins
+from ppadvisor.specs.plan import RECOMPUTE, IntArray, PlanTable
+
+MIN_TOKENS_PER_CONTEXT_RANK = 1024
+"""Context parallelism is not searched beyond this many tokens of a sequence on a rank; a pin may."""
+MAX_MICRO_BATCH_SIZE = 128
+"""Micro-batch sizes searched: powers of two up to this; a pin may take any."""
+
+
+BASE_COLUMNS = (
+    "pipeline_parallel",
+    "tensor_parallel",
+    "data_parallel",
+    "context_parallel",
+    "expert_parallel",
+    "expert_tensor_parallel",
+    "micro_batch_size",
+    "num_microbatches",
+    "split",
+)
+INNER_COLUMNS = ("schedule", "virtual_stages", "recompute", "optimizer_sharding")
+
+
+@dataclass(frozen=True)
+class Space:
+    """The plans to evaluate, and how many combinations never became one, by reason."""
+
+    plans: PlanTable
+    rejected: Counter[str]
+    searched: dict[str, list[int] | list[str]]
+    """Values of each quantity that occur in `plans`."""
+
+
+@dataclass(frozen=True)
+class _Division:
+    """One way to divide the GPUs."""
+
+    p: int
+    t: int
+    c: int
+    d: int
+    e: int
+    etp: int
+
+
+def divisors(n: int) -> list[int]:
+    """All divisors of n, ascending."""
+    small = [i for i in range(1, int(n**0.5) + 1) if n % i == 0]
+    return sorted({*small, *(n // i for i in small)})
+
+
+def _powers_of_two(limit: int) -> list[int]:
+    return [2**i for i in range(max(limit, 1).bit_length())]
+
+
+def build_space(problem: Problem, pins: Pins) -> Space:
+    """Every combination the pins allow. InputError where the pins contradict each other, the GPUs or the batch."""
+    check_pins(problem, pins)
+    divisions = list(_divisions(problem, pins))
+    if not divisions:
+        raise InputError(_no_division_message(problem, pins))
+    rejected: Counter[str] = Counter()
+    rows, splits = _batch_rows(problem, pins, divisions, rejected)
+    if not rows:
+        raise InputError(_no_batch_message(problem, pins, divisions))
+    plans = _cross(problem, pins, np.array(rows, dtype=np.int64), splits)
+    if not len(plans):
+        raise InputError(
+            f"no combination is left: the pins contradict each other ({pins.describe()}); schedule none goes with "
+            "p = 1 and the others with p > 1, naive with m = 1"
+        )
+    return Space(plans, rejected, _searched(plans))
+
+
+def _divisions(problem: Problem, pins: Pins) -> Iterator[_Division]:
+    """Every (p, t, c, d, e, etp) with p t c d = GPUs and e etp dividing t c d."""
+    gpus, node = problem.cluster.num_gpus, problem.cluster.gpus_per_node
+    reach = problem.training.sequence_length // MIN_TOKENS_PER_CONTEXT_RANK
+    for t in pins.tensor_parallel or divisors(min(node, gpus)):
+        for c in pins.context_parallel or _powers_of_two(reach):
+            if gpus % (t * c):
+                continue
+            for p in pins.pipeline_parallel or divisors(gpus // (t * c)):
+                d = gpus // (t * c * p)
+                if gpus % (t * c * p) or p > problem.model.num_layers:
+                    continue
+                if pins.data_parallel is None or d in pins.data_parallel:
+                    yield from _expert_divisions(problem, pins, p, t, c, d)
+
+
+def _expert_divisions(problem: Problem, pins: Pins, p: int, t: int, c: int, d: int) -> Iterator[_Division]:
+    moe = problem.model.moe
+    if moe is None:
+        yield _Division(p, t, c, d, 1, 1)
+        return
+    for etp in pins.expert_tensor_parallel or sorted({1, t}):
+        for e in pins.expert_parallel or divisors(moe.num_experts):
+            if (t * c * d) % (e * etp) == 0:
+                yield _Division(p, t, c, d, e, etp)
+
+
+def _batch_rows(
+    problem: Problem, pins: Pins, divisions: list[_Division], rejected: Counter[str]
+) -> tuple[list[tuple[int, ...]], tuple[Split, ...]]:
+    """Rows of BASE_COLUMNS: every division with every micro-batch and split."""
+    batch = problem.training.global_batch_size
+    splits: dict[Split, int] = {}
+    of_p: dict[int, list[int]] = {}
+    rows: list[tuple[int, ...]] = []
+    for division in divisions:
+        if batch % division.d:
+            rejected["global_batch_not_divisible"] += 1
+            continue
+        if division.p not in of_p:
+            of_p[division.p] = [
+                splits.setdefault(s, len(splits)) for s in candidate_splits(problem.model.num_layers, division.p)
+            ]
+        for b in _micro_batches(pins, division.p, batch // division.d):
+            for split in of_p[division.p]:
+                size = (division.p, division.t, division.d, division.c, division.e, division.etp)
+                rows.append((*size, b, batch // (division.d * b), split))
+    return rows, tuple(splits)
+
+
+def _micro_batches(pins: Pins, p: int, local_batch: int) -> list[int]:
+    """Micro-batch sizes that divide the local batch and give a pinned m; the whole local batch for `naive`."""
+    if pins.micro_batch_size:
+        sizes = [b for b in pins.micro_batch_size if local_batch % b == 0]
+    elif pins.num_microbatches:
+        sizes = [local_batch // m for m in pins.num_microbatches if local_batch % m == 0]
+    else:
+        sizes = [b for b in _powers_of_two(min(local_batch, MAX_MICRO_BATCH_SIZE)) if local_batch % b == 0]
+        if p > 1 and local_batch not in sizes:
+            sizes.append(local_batch)
+    if pins.num_microbatches:
+        sizes = [b for b in sizes if local_batch // b in pins.num_microbatches]
+    return sorted(set(sizes))
+
+
+def _cross(problem: Problem, pins: Pins, base: IntArray, splits: tuple[Split, ...]) -> PlanTable:
+    """The base rows times schedule, v, recomputation and sharding."""
+    framework = problem.framework
+    names = pins.schedule or framework.schedules
+    v_of = {
+        name: [
+            v
+            for v in pins.virtual_stages or (schedules.get(name).virtual_stages.default,)
+            if schedules.get(name).virtual_stages.allows(v)
+        ]
+        for name in names
+    }
+    order = [(s, v) for s, name in enumerate(names) for v in v_of[name]]
+    recompute = [RECOMPUTE.index(r) for r in RECOMPUTE if r in (pins.recompute or RECOMPUTE)]
+    zero = list(pins.optimizer_sharding or (framework.default_optimizer_sharding,))
+    inner = np.array([(s, v, r, z) for s, v in order for r in recompute for z in zero], dtype=np.int64)
+    outer = np.repeat(base, len(inner), axis=0)
+    tiled = np.tile(inner, (len(base), 1)) if len(inner) else np.zeros((0, 4), dtype=np.int64)
+    columns = {name: outer[:, i] for i, name in enumerate(BASE_COLUMNS)}
+    columns |= {name: tiled[:, i] for i, name in enumerate(INNER_COLUMNS)}
+    table = PlanTable(**columns, schedule_names=tuple(names), splits=splits)
+    return table.take(_sensible(table, pins))
+
+
+def _sensible(table: PlanTable, pins: Pins) -> NDArray[np.bool_]:
+    """Rows where schedule, p and m belong together.
+
+    `none` and p = 1 go together; `naive` is m = 1, and where the schedule is open nothing else is: with one
+    micro-batch every schedule is the naive one.
+    """
+    p, m = table.pipeline_parallel, table.num_microbatches
+    names = np.array(table.schedule_names)[table.schedule]
+    keep = (names == "none") == (p == 1)
+    keep &= (names != "naive") | (m == 1)
+    if pins.schedule is None and "naive" in table.schedule_names:
+        keep &= (m > 1) | (names == "naive") | (p == 1)
+    if pins.micro_batch_size is None and pins.num_microbatches is None:
+        # whole local batches that are not searched sizes were added for `naive` alone
+        b = table.micro_batch_size
+        searched = (b & (b - 1) == 0) & (b <= MAX_MICRO_BATCH_SIZE)
+        keep &= searched | (names == "naive")
+    return np.asarray(keep)
+
+
+def _searched(plans: PlanTable) -> dict[str, list[int] | list[str]]:
+    values: dict[str, list[int] | list[str]] = {}
+    for name in PlanTable.column_names():
+        if name == "split":
+            continue
+        found = [int(x) for x in np.unique(getattr(plans, name))]
+        if name == "schedule":
+            values[name] = [plans.schedule_names[i] for i in found]
+        elif name == "recompute":
+            values[name] = [str(RECOMPUTE[i]) for i in found]
+        else:
+            values[name] = found
+    return values
+
+
+def _no_division_message(problem: Problem, pins: Pins) -> str:
+    sizes = pins.without(
+        "micro_batch_size", "num_microbatches", "schedule", "recompute", "optimizer_sharding", "virtual_stages"
+    )
+    return (
+        f"the pins cannot multiply to {problem.cluster.num_gpus} GPUs ({sizes.describe()}): "
+        "pipeline x tensor x context x data parallel must be the number of GPUs"
+    )
+
+
+def _no_batch_message(problem: Problem, pins: Pins, divisions: list[_Division]) -> str:
+    batch = problem.training.global_batch_size
+    data = sorted({division.d for division in divisions})
+    shown = ", ".join(map(str, data[:8])) + (", ..." if len(data) > 8 else "")
+    fitting = [d for d in data if batch % d == 0]
+    if not fitting:
+        return f"global_batch_size {batch} is not divisible by data parallel {shown}: m = B / (d b) must be whole"
+    if pins.num_microbatches and pins.micro_batch_size:
+        possible = sorted({batch // (d * b) for d in fitting for b in pins.micro_batch_size if batch % (d * b) == 0})
+        can = ", ".join(map(str, possible[:8])) or "no whole number"
+        pinned = "|".join(map(str, pins.num_microbatches))
+        return f"num_microbatches: pinned {pinned} contradicts m = B / (d b) with B = {batch}, d = {shown}: m is {can}"
+    what = "micro_batch_size" if pins.micro_batch_size else "num_microbatches"
+    values = "|".join(map(str, getattr(pins, what) or ()))
+    local = ", ".join(str(batch // d) for d in fitting[:8])
+    return f"{what}: pinned {values} divides none of the local batches B / d = {local} (B = {batch}, d = {shown})"
