@@ -45,6 +45,11 @@ class Input(NamedTuple):
     def name(self) -> str:
         return self.flag.removeprefix("--").replace("-", "_")
 
+    @property
+    def quantity(self) -> str:
+        """What the answers call it."""
+        return self.pin or QUANTITIES.get(self.name, self.name)
+
 
 class Switch(NamedTuple):
     """An option that is on, off, or left to its default."""
@@ -87,7 +92,11 @@ CLUSTER_INPUTS = (
 )
 TRAINING_INPUTS = (
     Input("--seq-len", Quantity("tokens", parse_sequence_length), "Tokens of a sequence: 8192 or 8k."),
-    Input("--global-batch", Quantity("batch", parse_batch), "Sequences of a step, or tokens: 1024 or 4Mtok."),
+    Input(
+        "--global-batch",
+        Quantity("batch", parse_batch),
+        "Sequences of a step, or tokens: 1024 or 4Mtok (default: d b m, where pinned).",
+    ),
     Input("--framework", NAME, "Trainer (default: megatron)."),
     Input("--precision", OneOf("precision", ("bf16", "fp16", "fp32", "fp8")), "Matrix products (default: bf16)."),
     Input("--optimizer", NAME, "Optimizer (default: adam)."),
@@ -113,6 +122,27 @@ PIN_INPUTS = (
     Input("--recompute", NAME, "none, selective, full.", "recompute"),
     Input("--zero", Quantity("ZeRO stage", _parse_zero), "ZeRO stage 0 to 3.", "optimizer_sharding"),
 )
+
+QUANTITIES = {
+    "layers": "num_layers",
+    "hidden": "hidden_size",
+    "heads": "num_attention_heads",
+    "kv_heads": "num_query_groups",
+    "ffn": "ffn_hidden_size",
+    "vocab": "vocab_size",
+    "experts": "num_experts",
+    "expert_ffn": "moe_ffn_hidden_size",
+    "gpus": "num_gpus",
+    "intra_node_bandwidth": "intra_node_bandwidth_bytes_per_s",
+    "inter_node_bandwidth": "inter_node_bandwidth_bytes_per_s",
+    "gpu_memory": "gpu_memory_bytes",
+    "gpu_tflops": "gpu_peak_flops_per_s",
+    "hbm_bandwidth": "hbm_bandwidth_bytes_per_s",
+    "seq_len": "sequence_length",
+    "global_batch": "global_batch_size",
+    "grad_precision": "gradient_precision",
+}
+"""Names in answers of the inputs that pin nothing, where they differ from the option's."""
 
 INPUTS: tuple[Input, ...] = (*MODEL_INPUTS, *CLUSTER_INPUTS, *TRAINING_INPUTS, *PIN_INPUTS)
 SWITCHES: tuple[Switch, ...] = (*MODEL_SWITCHES, *TRAINING_SWITCHES)

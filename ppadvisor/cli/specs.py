@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 from ppadvisor import frameworks
@@ -44,7 +45,8 @@ class Request:
 def read_request(values: Mapping[str, Any]) -> Request:
     """Build the specifications. InputError for what is missing, contradicts or has no effect."""
     cluster = _cluster(values)
-    return Request(_model(values), cluster, _training(values), _pins(values))
+    pins = _pins(values)
+    return Request(_model(values), cluster, _training(values, cluster, pins), pins)
 
 
 def choose_framework(values: Mapping[str, Any]) -> str:
@@ -186,8 +188,9 @@ def _gpu(values: Mapping[str, Any], precision: str) -> tuple[GpuSpec, str]:
     return validate(GpuSpec, own, "GPU options"), "given by the user"
 
 
-def _training(values: Mapping[str, Any]) -> TrainingSpec:
+def _training(values: Mapping[str, Any], cluster: ClusterSpec, pins: Pins) -> TrainingSpec:
     seq = _required(values, "seq_len")
+    batch = values.get("global_batch")
     renamed = {
         "precision": "precision",
         "optimizer": "optimizer",
@@ -200,12 +203,36 @@ def _training(values: Mapping[str, Any]) -> TrainingSpec:
     data: dict[str, Any] = {field: values[name] for name, field in renamed.items() if values.get(name) is not None}
     data |= {
         "sequence_length": seq,
-        "global_batch_size": _sequences(_required(values, "global_batch"), seq),
+        "global_batch_size": _sequences(batch, seq) if batch else _batch_that_follows(cluster.num_gpus, pins),
         "framework": choose_framework(values),
     }
     if data["framework"] not in frameworks.FRAMEWORKS:
         raise unknown_name("framework", data["framework"], frameworks.FRAMEWORKS, where="--framework")
     return validate(TrainingSpec, data, "training options")
+
+
+def _batch_that_follows(num_gpus: int, pins: Pins) -> int:
+    """B = d b m, where the pins leave one value of each."""
+    data_parallel = _data_parallel_that_follows(num_gpus, pins)
+    sizes = (data_parallel, pins.micro_batch_size, pins.num_microbatches)
+    if any(len(values or ()) != 1 for values in sizes):
+        raise InputError(
+            "--global-batch is missing (it follows as d b m only where --micro-batch, --microbatches and --dp, or "
+            "--pp, --tp and --cp in its place, have one value each)"
+        )
+    return prod(values[0] for values in sizes if values)
+
+
+def _data_parallel_that_follows(num_gpus: int, pins: Pins) -> tuple[int, ...] | None:
+    """d as pinned, else GPUs / (p t c); None where the pins leave it open."""
+    if pins.data_parallel:
+        return pins.data_parallel
+    if any(len(values or ()) != 1 for values in (pins.pipeline_parallel, pins.tensor_parallel)):
+        return None
+    model_parallel = prod((*(pins.pipeline_parallel or ()), *(pins.tensor_parallel or ())))
+    # where p t is all GPUs already, c is 1 as well; what does not multiply to the GPUs, the search refuses by name
+    contexts = pins.context_parallel or ((1,) if model_parallel >= num_gpus else ())
+    return tuple(max(num_gpus // (model_parallel * c), 1) for c in contexts)
 
 
 def _sequences(batch: tuple[str, int], seq: int) -> int:

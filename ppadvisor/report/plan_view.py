@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from itertools import groupby
 from typing import Any
 
 from ppadvisor.engine.results import PlanEstimate
 from ppadvisor.report.json_ import dump_json
-from ppadvisor.report.rows import Column, Row, render_rows
+from ppadvisor.report.prose import join_blocks
+from ppadvisor.report.rows import Column, render_rows
 from ppadvisor.search.results import PlanReport, ProblemEcho
 from ppadvisor.units import (
     format_bandwidth,
@@ -24,9 +25,9 @@ ONLY_WHERE_USED = ("context_parallel", "expert_parallel", "virtual_stages", "opt
 """Columns left out of the table where every plan has the same plain value."""
 
 
-def _split(row: Row) -> str:
+def _split(layers_per_stage: Sequence[int]) -> str:
     """Layers of the stages in runs: `10` where all are equal, `9 6x10 11` elsewhere."""
-    runs = [(size, len(list(run))) for size, run in groupby(row["plan"]["layers_per_stage"])]
+    runs = [(size, len(list(run))) for size, run in groupby(layers_per_stage)]
     if len(runs) == 1:
         return str(runs[0][0])
     return " ".join(f"{count}x{size}" if count > 1 else str(size) for size, count in runs)
@@ -39,40 +40,44 @@ def _seconds(time_s: float) -> str:
 
 COLUMNS = (
     Column("rank", "#"),
-    Column("plan.pipeline_parallel", "p"),
-    Column("plan.tensor_parallel", "t"),
-    Column("plan.context_parallel", "c"),
-    Column("plan.expert_parallel", "e"),
-    Column("plan.data_parallel", "d"),
-    Column("plan.virtual_stages", "v"),
-    Column("plan.micro_batch_size", "b"),
-    Column("plan.num_microbatches", "m"),
-    Column("plan.schedule", "schedule", justify="left"),
-    Column("plan.recompute", "recompute", justify="left"),
-    Column("plan.optimizer_sharding", "ZeRO", priority=2),
-    Column("time.step_time_s", "step [s]", _seconds),
-    Column("time.tokens_per_s", "tokens/s", format_tokens_per_s, priority=1),
-    Column("time.model_flops_utilization", "MFU", format_fraction),
-    Column("time.bubble_fraction", "bubble", format_fraction),
-    Column("time.utilization_fraction", "util", format_fraction, priority=1),
-    Column("memory.peak_bytes", "peak [GiB]", format_gib),
-    Column("memory.binding_stage", "at stage", priority=1),
-    Column("memory.headroom_bytes", "headroom [GiB]", format_gib, priority=1),
-    Column("plan.layers_per_stage", "layers per stage", priority=2, justify="left", derive=_split),
+    Column("pipeline_parallel", "p"),
+    Column("tensor_parallel", "t"),
+    Column("context_parallel", "c"),
+    Column("expert_parallel", "e"),
+    Column("data_parallel", "d"),
+    Column("virtual_stages", "v"),
+    Column("micro_batch_size", "b"),
+    Column("num_microbatches", "m"),
+    Column("schedule", "schedule", justify="left"),
+    Column("recompute", "recompute", justify="left"),
+    Column("optimizer_sharding", "ZeRO", priority=2),
+    Column("step_time_s", "step [s]", _seconds),
+    Column("tokens_per_s", "tokens/s", format_tokens_per_s, priority=1),
+    Column("model_flops_utilization", "MFU", format_fraction),
+    Column("bubble_fraction", "bubble", format_fraction),
+    Column("utilization_fraction", "util", format_fraction, priority=1),
+    Column("peak_bytes", "peak [GiB]", format_gib),
+    Column("binding_stage", "at stage", priority=1),
+    Column("headroom_bytes", "headroom [GiB]", format_gib, priority=1),
+    Column("layers_per_stage", "layers per stage", priority=2, justify="left", fmt=_split),
 )
 
 
 def plan_rows(estimates: tuple[PlanEstimate, ...]) -> list[dict[str, Any]]:
     """One row a plan, ranked from 1."""
-    return [{"rank": i, **estimate.model_dump(mode="json")} for i, estimate in enumerate(estimates, 1)]
+    keys = [column.key for column in COLUMNS if column.key != "rank"]
+    rows = []
+    for rank, estimate in enumerate(estimates, 1):
+        values = {**dict(estimate.plan), **dict(estimate.memory), **dict(estimate.time)}
+        rows.append({"rank": rank, **{key: values[key] for key in keys}})
+    return rows
 
 
 def columns_for(rows: list[dict[str, Any]]) -> tuple[Column, ...]:
     """The columns that tell the plans apart or say something."""
 
     def plain(column: Column) -> bool:
-        name = column.key.removeprefix("plan.")
-        return name in ONLY_WHERE_USED and all(column.value(row) == 1 for row in rows)
+        return column.key in ONLY_WHERE_USED and all(column.value(row) == 1 for row in rows)
 
     return tuple(column for column in COLUMNS if not plain(column))
 
@@ -86,33 +91,15 @@ def render_plan(report: PlanReport, format: str, *, width: int, color: bool) -> 
         return render_rows(COLUMNS, rows, format)
     columns = columns_for(rows)
     table = render_rows(columns, rows, format, width=width, color=color) if rows else ""
-    bullet = "- " if format == "markdown" else ""
-    blocks = [
-        [*header(report.problem, report)],
-        [table.rstrip("\n")] if table else [],
-        [f"{bullet}{line}" for line in _prose(report)],
-    ]
-    wrap = _keep if format == "markdown" else _wrapper(width)
-    return "\n\n".join(_block(block, wrap) for block in blocks if block) + "\n"
+    blocks = [header(report.problem, report), [table.rstrip("\n")] if table else [], _prose(report)]
+    if format == "markdown":
+        blocks = [_listed(blocks[0]), blocks[1], _listed(blocks[2])]
+    return join_blocks(blocks, format, width)
 
 
-def _keep(line: str) -> str:
-    return line
-
-
-def _wrapper(width: int) -> Callable[[str], str]:
-    import textwrap
-
-    def wrap(line: str) -> str:
-        if "\n" in line or len(line) <= width:
-            return line
-        return textwrap.fill(line, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
-
-    return wrap
-
-
-def _block(lines: list[str], wrap: Callable[[str], str]) -> str:
-    return "\n".join(wrap(line) for line in lines)
+def _listed(lines: list[str]) -> list[str]:
+    """Lines as a Markdown list, what is indented one level down."""
+    return [f"  - {line.strip()}" if line.startswith(" ") else f"- {line}" for line in lines]
 
 
 def header(problem: ProblemEcho, report: PlanReport) -> list[str]:

@@ -21,6 +21,9 @@ ENOUGH_MICROBATCHES = 4
 
 MOST_GPU_DOUBLINGS = 4
 
+WORTH_SAYING = 0.01
+"""A plan that memory keeps out is mentioned where it is faster by at least this share."""
+
 
 def short_plan(plan: PlanSpec) -> str:
     """A plan in a few words: only the sizes that are not 1."""
@@ -93,9 +96,35 @@ def _against_baseline(first: PlanEstimate, name: str, baseline: Baseline) -> str
 
 
 def hints(ranked: Ranked, first: PlanEstimate | None) -> tuple[str, ...]:
-    """What to watch about the first plan: few micro-batches, and more stages at the same m."""
-    if first is None or first.plan.pipeline_parallel == 1:
+    """What to watch about the first plan: what memory keeps out, few micro-batches, more stages at the same m."""
+    if first is None:
         return ()
+    faster = _faster_but_too_large(ranked, first)
+    found = [faster] if faster else []
+    if first.plan.pipeline_parallel > 1:
+        found += _pipeline_hints(ranked, first)
+    return tuple(found)
+
+
+def _faster_but_too_large(ranked: Ranked, first: PlanEstimate) -> str | None:
+    """The fastest plan that twice the memory would admit, where memory alone keeps it from the first place."""
+    estimates, memory = ranked.estimates, first.memory
+    within_reach = np.flatnonzero(estimates.peak_bytes < 2 * memory.limit_bytes)
+    row = int(within_reach[np.argmin(estimates.step_time_s[within_reach])])
+    gain = 1 - float(estimates.step_time_s[row]) / first.time.step_time_s
+    if gain < WORTH_SAYING:
+        return None
+    missing = max(
+        float(estimates.peak_bytes[row]) - memory.limit_bytes,
+        float(estimates.conservative_bytes[row]) - memory.capacity_bytes,
+    )
+    return (
+        f"with {format_bytes_gib(missing)} more memory {short_plan(ranked.plans.plan(row))} would be first: "
+        f"{format_fraction(gain)} faster (stage {int(estimates.binding_stage[row])} binds)"
+    )
+
+
+def _pipeline_hints(ranked: Ranked, first: PlanEstimate) -> list[str]:
     plan, found = first.plan, []
     p, m = plan.pipeline_parallel, plan.num_microbatches
     if m < ENOUGH_MICROBATCHES * p:
@@ -112,7 +141,7 @@ def hints(ranked: Ranked, first: PlanEstimate | None) -> tuple[str, ...]:
             found.append(
                 f"more stages at the same m = {m} are slower: p = {stages} takes {format_fraction(slower)} longer"
             )
-    return tuple(found)
+    return found
 
 
 def _deeper_at_same_m(ranked: Ranked, plan: PlanSpec) -> tuple[int, int] | None:
@@ -157,10 +186,11 @@ def _baseline(problem: Problem, pins: Pins, margin: float) -> Baseline:
         reasons = ranked.examples[0].message if ranked.examples else "no combination divides the batch"
         return Baseline(estimate=None, note=f"no such plan: {reasons}")
     estimate = estimate_plan(problem, ranked.plans.plan(row), margin=margin)
-    return Baseline(estimate=estimate, note=_miss_note(estimate))
+    return Baseline(estimate=estimate, note=miss_note(estimate))
 
 
-def _miss_note(estimate: PlanEstimate) -> str:
+def miss_note(estimate: PlanEstimate) -> str:
+    """By how much a plan misses the limit it misses."""
     memory = estimate.memory
     if memory.headroom_bytes < 0:
         return f"does not fit by {format_bytes_gib(-memory.headroom_bytes)}"
@@ -176,7 +206,7 @@ def nearest_miss(ranked: Ranked, pins: Pins, *, margin: float) -> NearestMiss | 
     estimate = estimate_plan(ranked.problem, ranked.plans.plan(row), margin=margin)
     memory = estimate.memory
     stage = memory.stages[memory.binding_stage]
-    message = f"nearest miss: {short_plan(estimate.plan)}; stage {stage.stage} {_miss_note(estimate)}"
+    message = f"nearest miss: {short_plan(estimate.plan)}; stage {stage.stage} {miss_note(estimate)}"
     return NearestMiss(
         estimate=estimate,
         short_by_bytes=max(-memory.headroom_bytes, memory.conservative_bytes - memory.capacity_bytes),

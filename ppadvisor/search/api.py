@@ -69,7 +69,7 @@ def plan(
     return PlanReport(
         problem=echo(problem, pins, ranked, margin),
         plans=tuple(best),
-        num_fitting=ranked.num_fitting,
+        num_fitting=len(ranked.order),
         why=advise.why_first(best, baselines),
         hints=advise.hints(ranked, best[0] if best else None),
         baselines=baselines,

@@ -14,14 +14,14 @@ MAX_FILE_BYTES = 10_000_000
 """No configuration is near this; a larger file is a mistake (weights, a log) and is refused unread."""
 
 
-def read_text(path: Path) -> str:
+def read_text(path: Path, max_bytes: int = MAX_FILE_BYTES) -> str:
     """A small text file, or one clear InputError: missing, a directory, unreadable, huge, binary."""
     try:
         if path.is_dir():
             raise InputError(f"{path}: is a directory, needs a file")
         size = path.stat().st_size
-        if size > MAX_FILE_BYTES:
-            raise InputError(f"{path}: {size:,} bytes, needs a configuration of at most {MAX_FILE_BYTES:,} bytes")
+        if size > max_bytes:
+            raise InputError(f"{path}: {size:,} bytes, needs a file of at most {max_bytes:,} bytes")
         return path.read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: not a text file (byte {error.start} is not UTF-8)") from None
@@ -31,12 +31,12 @@ def read_text(path: Path) -> str:
         raise InputError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
 
 
-def read_mapping(path: Path) -> dict[str, Any]:
-    """A JSON, TOML or YAML file (by its suffix) whose top level is a mapping."""
-    suffix = path.suffix.lower()
+def read_mapping(path: Path, suffix: str | None = None, max_bytes: int = MAX_FILE_BYTES) -> dict[str, Any]:
+    """A JSON, TOML or YAML file (by its suffix, unless another is said to hold) whose top level is a mapping."""
+    suffix = suffix or path.suffix.lower()
     if suffix not in _PARSERS:
         raise InputError(f"{path}: unknown kind of file {suffix or '(no suffix)'!r}; allowed: {', '.join(_PARSERS)}")
-    text = read_text(path)
+    text = read_text(path, max_bytes)
     try:
         data = _PARSERS[suffix](text)
     except json.JSONDecodeError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from functools import cache
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -46,6 +47,7 @@ def preset_data(kind: PresetKind, name: str) -> dict[str, Any]:
     return tomllib.loads(text)
 
 
+@cache  # presets do not change while a program runs, and a sweep asks for the same ones again and again
 def load_gpu(name: str) -> GpuSpec:
     """A GPU preset by its id or an unambiguous beginning of it."""
     gpu_id = resolve_preset("gpus", name)
@@ -72,6 +74,11 @@ def load_model(name: str) -> ModelSpec:
     looks_like_path = "/" in name or path.suffix.lower() in (".json", ".toml", ".yaml", ".yml")
     if looks_like_path or path.is_dir():
         return _model_from_path(path)
+    return _model_preset(name)
+
+
+@cache
+def _model_preset(name: str) -> ModelSpec:
     model_id = resolve_preset("models", name)
     return validate(ModelSpec, preset_data("models", model_id), f"preset models/{model_id}.toml")
 

@@ -1,0 +1,21 @@
+"""Text around tables: paragraphs that stay within the width of a terminal."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable, Sequence
+
+
+def join_blocks(blocks: Iterable[Sequence[str]], format: str, width: int) -> str:
+    """Blocks of lines with an empty line between two of them; empty blocks are left out.
+
+    Lines that are too wide for a terminal continue indented; tables (of several lines) and markdown stay as they are.
+    """
+    texts = ["\n".join(line if format == "markdown" else _wrapped(line, width) for line in block) for block in blocks]
+    return "\n\n".join(text for text in texts if text) + "\n"
+
+
+def _wrapped(line: str, width: int) -> str:
+    if "\n" in line or len(line) <= width:
+        return line
+    return textwrap.fill(line, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
