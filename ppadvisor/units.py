@@ -150,6 +150,19 @@ def format_bytes_gib(size_bytes: float) -> str:
     return f"{format_gib(size_bytes)} GiB"
 
 
+_BYTE_STEPS = ((1, "B"), (KIB, "KiB"), (MIB, "MiB"), (GIB, "GiB"))
+
+
+def format_bytes(size_bytes: float) -> str:
+    """Three digits in the unit that reads best, for what is far smaller than a memory: `64.0 MiB`, `1.63 GiB`.
+
+    >>> format_bytes(2**26), format_bytes(12)
+    ('64.0 MiB', '12 B')
+    """
+    scale, unit = next(step for step in reversed(_BYTE_STEPS) if size_bytes >= step[0] or step[0] == 1)
+    return f"{_three_digits(size_bytes / scale) if scale > 1 else f'{size_bytes:.0f}'} {unit}"
+
+
 _TIME_STEPS = ((1e-6, "us"), (1e-3, "ms"), (1.0, "s"), (60.0, "min"), (3600.0, "h"), (86400.0, "d"))
 
 

@@ -30,10 +30,15 @@ def job_option(command: CommandT) -> CommandT:
     )(command)
 
 
+def job_parameters(command: click.Command) -> dict[str, click.Parameter]:
+    """The parameters of a command that a job file may hold, by their names."""
+    return {param.name: param for param in command.params if param.name and param.name not in NOT_IN_A_JOB}
+
+
 def _read_job(ctx: click.Context, _: click.Parameter, path: Path | None) -> None:
     if path is None:
         return
-    known = {param.name: param for param in ctx.command.params if param.name and param.name not in NOT_IN_A_JOB}
+    known = job_parameters(ctx.command)
     defaults: dict[str, Any] = {}
     for key, value in read_mapping(path).items():
         name = "assume" if key == "assumptions" else str(key).replace("-", "_")

@@ -27,8 +27,8 @@ BANDWIDTH = Quantity("bandwidth", parse_bandwidth)
 NAME = click.STRING
 
 
-def _parse_zero(text: str, what: str) -> int:
-    """A ZeRO stage: 0 is allowed here, unlike in any count."""
+def parse_from_zero(text: str, what: str) -> int:
+    """A number that counts from 0, unlike any other: a ZeRO stage, a pipeline stage."""
     return 0 if text.strip() == "0" else parse_count(text, what)
 
 
@@ -120,7 +120,7 @@ PIN_INPUTS = (
     Input("--microbatches", COUNT, "Micro-batches m of a step.", "num_microbatches"),
     Input("--schedule", NAME, "Order of work.", "schedule"),
     Input("--recompute", NAME, "none, selective, full.", "recompute"),
-    Input("--zero", Quantity("ZeRO stage", _parse_zero), "ZeRO stage 0 to 3.", "optimizer_sharding"),
+    Input("--zero", Quantity("ZeRO stage", parse_from_zero), "ZeRO stage 0 to 3.", "optimizer_sharding"),
 )
 
 QUANTITIES = {

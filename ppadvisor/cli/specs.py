@@ -21,6 +21,9 @@ from ppadvisor.specs.validation import validate
 DEFAULT_FRAMEWORK = "megatron"
 FALLBACK_FRAMEWORK = "generic"
 
+GIVEN = "given by the user"
+OWN_GPUS_PER_NODE = 8
+
 GPU_GIVEN = {
     "gpu_memory": "memory_bytes",
     "gpu_tflops": "peak_flops_per_s",
@@ -133,17 +136,17 @@ def _cluster(values: Mapping[str, Any]) -> ClusterSpec:
                 raise InputError(f"{flag_of(name)} contradicts --cluster, which has its GPU; give one or the other")
         preset = load_cluster(values["cluster"], values.get("gpus"))
         return _with_links(preset, values)
-    gpu, origin = _gpu(values, precision)
+    gpu, provenance = _gpu(values, precision)
     num_gpus = _required(values, "gpus")
     cluster = {
         "name": f"{num_gpus} x {gpu.name}",
-        "source": "given by the user",
+        "source": GIVEN,
         "gpu": gpu,
         "num_gpus": num_gpus,
-        "gpus_per_node": min(gpu.gpus_per_node, num_gpus),
+        "gpus_per_node": min(values.get("gpus_per_node") or gpu.gpus_per_node, num_gpus),
         "intra_node_bandwidth_bytes_per_s": gpu.intra_node_bandwidth_bytes_per_s,
         "inter_node_bandwidth_bytes_per_s": gpu.inter_node_bandwidth_bytes_per_s,
-        "provenance": dict.fromkeys(LINKS_GIVEN.values(), origin),
+        "provenance": provenance,
     }
     return _with_links(validate(ClusterSpec, cluster, "cluster options"), values)
 
@@ -153,39 +156,44 @@ def _with_links(cluster: ClusterSpec, values: Mapping[str, Any]) -> ClusterSpec:
     changes: dict[str, Any] = {
         field: float(values[name]) for name, field in LINKS_GIVEN.items() if values.get(name) is not None
     }
-    provenance = dict(cluster.provenance) | dict.fromkeys(changes, "given by the user")
+    provenance = dict(cluster.provenance) | dict.fromkeys(changes, GIVEN)
     if values.get("gpus_per_node") is not None:
         if values["gpus_per_node"] > cluster.num_gpus:
             raise InputError(f"--gpus-per-node {values['gpus_per_node']} is more than --gpus {cluster.num_gpus}")
         changes["gpus_per_node"] = values["gpus_per_node"]
-        provenance["gpus_per_node"] = "given by the user"
+        provenance["gpus_per_node"] = GIVEN
     return validate(ClusterSpec, dict(cluster) | changes | {"provenance": provenance}, "cluster options")
 
 
-def _gpu(values: Mapping[str, Any], precision: str) -> tuple[GpuSpec, str]:
-    """(the GPU, where its links come from): a preset with what the user changes, or one of the user's own."""
+def _gpu(values: Mapping[str, Any], precision: str) -> tuple[GpuSpec, dict[str, str]]:
+    """(the GPU, where numbers come from): a preset with what the user changes, or one of the user's own."""
     changes: dict[str, Any] = {field: values[name] for name, field in GPU_GIVEN.items() if values.get(name) is not None}
+    provenance = {f"gpu.{field}": GIVEN for field in changes if field != "peak_flops_per_s"}
     if "peak_flops_per_s" in changes:
         changes["peak_flops_per_s"] = {precision: changes["peak_flops_per_s"]}
+        provenance[f"gpu.peak_flops_per_s.{precision}"] = GIVEN
     if values.get("gpu") is not None:
         gpu = load_gpu(values["gpu"])
         peaks = dict(gpu.peak_flops_per_s) | changes.pop("peak_flops_per_s", {})
         changed = dict(gpu) | changes | {"peak_flops_per_s": peaks}
-        return validate(GpuSpec, changed, "GPU options"), f"preset: {gpu.inter_node_source}"
+        origins = (gpu.inter_node_source, gpu.source, gpu.inter_node_source)
+        of_links = zip(("gpus_per_node", *LINKS_GIVEN.values()), (f"preset: {o}" for o in origins), strict=True)
+        return validate(GpuSpec, changed, "GPU options"), provenance | dict(of_links)
     if not changes:
         raise InputError("--gpu is missing (or --cluster; or --gpu-memory, --gpu-tflops, --hbm-bandwidth for your own)")
     for name in (*GPU_GIVEN, *LINKS_GIVEN):
         _required(values, name)
     own: dict[str, Any] = {
         "name": "own GPU",
-        "source": "given by the user",
-        "memory_source": "given by the user",
-        "inter_node_source": "given by the user",
-        "gpus_per_node": values.get("gpus_per_node") or 8,
+        "source": GIVEN,
+        "memory_source": GIVEN,
+        "inter_node_source": GIVEN,
+        "gpus_per_node": values.get("gpus_per_node") or OWN_GPUS_PER_NODE,
         **{field: values[name] for name, field in LINKS_GIVEN.items()},
         **changes,
     }
-    return validate(GpuSpec, own, "GPU options"), "given by the user"
+    nodes = f"default: {OWN_GPUS_PER_NODE}, or all GPUs where there are fewer"
+    return validate(GpuSpec, own, "GPU options"), provenance | {"gpus_per_node": nodes}
 
 
 def _training(values: Mapping[str, Any], cluster: ClusterSpec, pins: Pins) -> TrainingSpec:

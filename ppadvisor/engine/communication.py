@@ -44,21 +44,47 @@ def _boundary_elements(inputs: PlanInputs) -> FloatArray:
     return inputs.tokens * inputs.problem.model.hidden_size
 
 
-def tensor_parallel_pass(inputs: PlanInputs, kind: LayerKind) -> Pass:
-    """Two all-reduces (or all-gather and reduce-scatter pairs) of T h a layer and direction: attention, feed-forward.
+def tensor_parallel_pairs(inputs: PlanInputs, kind: LayerKind) -> FloatArray:
+    """All-reduces (or all-gather and reduce-scatter pairs) of a layer and direction: attention, feed-forward. (plans,)
 
-    Source: Shoeybi et al. 2019 (arXiv 1909.08053), section 3. Routed experts with etp = 1 need none; shared ones do.
+    Routed experts with etp = 1 need none; shared ones do.
+    """
+    moe = inputs.problem.model.moe
+    if not kind.moe or moe is None:
+        return np.full(len(inputs.plans), 2.0)
+    return np.where((inputs.plans.expert_tensor_parallel > 1) | (moe.num_shared_experts > 0), 2.0, 1.0)
+
+
+def tensor_parallel_pass(inputs: PlanInputs, kind: LayerKind) -> Pass:
+    """All-reduces of T h, in forward and backward alike.
+
+    Source: Shoeybi et al. 2019 (arXiv 1909.08053), section 3.
     """
     problem, t = inputs.problem, inputs.plans.tensor_parallel.astype(np.float64)
     assumed = problem.assumptions
     volume = problem.training.activation_bytes * _boundary_elements(inputs)
     bandwidth = Links.of(inputs).for_span(t, problem.cluster.gpus_per_node)
     one = all_reduce_s(volume, t, bandwidth, assumed.collective_latency_s.value)
-    pairs = np.full(len(inputs.plans), 2.0)
-    if kind.moe and problem.model.moe:
-        dense_part = problem.model.moe.num_shared_experts > 0
-        pairs = np.where((inputs.plans.expert_tensor_parallel > 1) | dense_part, 2.0, 1.0)
+    pairs = tensor_parallel_pairs(inputs, kind)
     return Pass(pairs * one, pairs * one)
+
+
+def tensor_parallel_bytes(inputs: PlanInputs, *, layers: float, ranks: int) -> FloatArray:
+    """Bytes that one of `ranks` tensor-parallel ranks sends for `layers` layers and one micro-batch, (plans,).
+
+    Four all-reduces of T h a layer, forward and backward, of 2 (t-1)/t each. Source: as `tensor_parallel_pass`.
+    """
+    tensor = inputs.problem.training.activation_bytes * _boundary_elements(inputs)
+    return np.asarray(layers * 4 * 2 * (ranks - 1) / ranks * tensor)
+
+
+def key_value_width(inputs: PlanInputs) -> FloatArray:
+    """Elements of one token's keys and values on one rank, (plans,)."""
+    model, t = inputs.problem.model, inputs.plans.tensor_parallel
+    if model.mla is None:
+        return np.asarray(2 * model.num_query_groups * model.head_dim / np.minimum(t, model.num_query_groups))
+    widths = model.mla.qk_nope_head_dim + model.mla.qk_rope_head_dim + model.mla.v_head_dim
+    return np.asarray(model.num_attention_heads * widths / t)
 
 
 def context_parallel_pass(inputs: PlanInputs) -> Pass:
@@ -67,13 +93,9 @@ def context_parallel_pass(inputs: PlanInputs) -> Pass:
     Source: Liu et al. 2023 (arXiv 2310.01889); volume (c-1) T (k + v widths) per layer and rank.
     """
     problem, plans = inputs.problem, inputs.plans
-    model, assumed = problem.model, problem.assumptions
+    assumed = problem.assumptions
     c = plans.context_parallel.astype(np.float64)
-    width = 2 * model.num_query_groups * model.head_dim / np.minimum(plans.tensor_parallel, model.num_query_groups)
-    if model.mla:
-        heads = model.num_attention_heads / plans.tensor_parallel
-        width = heads * (model.mla.qk_nope_head_dim + model.mla.qk_rope_head_dim + model.mla.v_head_dim)
-    volume = c * problem.training.activation_bytes * inputs.tokens * width
+    volume = c * problem.training.activation_bytes * inputs.tokens * key_value_width(inputs)
     bandwidth = Links.of(inputs).for_span(c * plans.tensor_parallel, problem.cluster.gpus_per_node)
     whole = all_gather_s(volume, c, bandwidth, assumed.collective_latency_s.value)
     exposed = (1 - assumed.context_parallel_overlap.value) * whole
@@ -141,7 +163,7 @@ def boundaries_between_nodes(inputs: PlanInputs) -> FloatArray:
     ).astype(np.float64)
 
 
-def _group_bandwidth(inputs: PlanInputs, ranks: FloatArray, stride: FloatArray) -> FloatArray:
+def group_bandwidth(inputs: PlanInputs, ranks: FloatArray, stride: FloatArray) -> FloatArray:
     """Bandwidth of a ring over `ranks` ranks that stand `stride` apart."""
     links, node = Links.of(inputs), inputs.problem.cluster.gpus_per_node
     inside = np.clip(node / stride, 1.0, ranks)
@@ -149,30 +171,37 @@ def _group_bandwidth(inputs: PlanInputs, ranks: FloatArray, stride: FloatArray) 
     return np.where(ranks * stride <= node, links.intra, across)
 
 
+def data_parallel_bytes_per_parameter(inputs: PlanInputs, gradient_bytes: int) -> FloatArray:
+    """Bytes a step that are reduced and gathered for one parameter, (plans,).
+
+    ZeRO-0 all-reduces the gradients; 1 reduce-scatters them and gathers the weights; 2 reduces every micro-batch;
+    3 also gathers the weights for every forward and backward.
+    Source: Rajbhandari et al. 2020 (arXiv 1910.02054), section 7.
+    """
+    zero, m = inputs.plans.optimizer_sharding, inputs.plans.num_microbatches.astype(np.float64)
+    reductions = np.where(zero >= 2, m, 1.0) * np.where(zero == 0, 2.0, 1.0)
+    gathers = np.where(zero == 0, 0.0, np.where(zero >= 3, 2 * m, 1.0))
+    return np.asarray(reductions * gradient_bytes + gathers * inputs.problem.training.weight_bytes)
+
+
 def data_parallel_s(inputs: PlanInputs, gradient_bytes: int) -> FloatArray:
     """Exposed seconds a step of gradient reduction and parameter gathering on each stage, (plans, stages).
 
-    ZeRO-0 all-reduces the gradients; 1 reduce-scatters them and gathers the weights; 2 reduces every micro-batch;
-    3 also gathers the weights for every forward and backward. A stated share hides under compute.
-    Source: Rajbhandari et al. 2020 (arXiv 1910.02054), section 7.
+    A stated share hides under compute.
     """
-    problem, plans = inputs.problem, inputs.plans
-    assumed = problem.assumptions
+    assumed = inputs.problem.assumptions
     dense, expert = inputs.parameters
-    zero, m = plans.optimizer_sharding, plans.num_microbatches.astype(np.float64)
-    weight = problem.training.weight_bytes
-    reductions = np.where(zero >= 2, m, 1.0) * np.where(zero == 0, 2.0, 1.0)
-    gathers = np.where(zero == 0, 0.0, np.where(zero >= 3, 2 * m, 1.0))
-    volume = (reductions * gradient_bytes + gathers * weight)[:, None]
-    stride = plans.tensor_parallel.astype(np.float64)
+    volume = data_parallel_bytes_per_parameter(inputs, gradient_bytes)[:, None]
+    stride = inputs.plans.tensor_parallel.astype(np.float64)
     latency = assumed.collective_latency_s.value
     total = np.zeros_like(dense)
     for parameters, ranks, step in (
         (dense, inputs.sharding_ways, stride),
         (expert, inputs.expert_sharding_ways, inputs.expert_ways.astype(np.float64)),
     ):
-        bandwidth = _group_bandwidth(inputs, ranks, step)[:, None]
-        total = total + all_gather_s(volume * parameters, ranks[:, None], bandwidth, latency)
+        bandwidth = group_bandwidth(inputs, ranks, step)[:, None]
+        # a model without experts starts no collective for them
+        total = total + all_gather_s(volume * parameters, ranks[:, None], bandwidth, latency) * (parameters > 0)
     return (1 - assumed.data_parallel_overlap.value) * total
 
 

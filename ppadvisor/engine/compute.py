@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ppadvisor.engine.inputs import FloatArray, PlanInputs
-from ppadvisor.engine.parameters import Shard, Weight, layer_weights
+from ppadvisor.engine.parameters import Shard, Weight, layer_weights, mtp_weights
 from ppadvisor.specs.model import LayerKind
 
 BACKWARD_LAUNCH = 1.3
@@ -47,7 +47,7 @@ def _bytes_s(inputs: PlanInputs, moved: FloatArray) -> FloatArray:
     return moved / (gpu.hbm_bandwidth_bytes_per_s * assumed.hbm_efficiency.value)
 
 
-def _linear(inputs: PlanInputs, weight: Weight) -> Pass:
+def linear_compute(inputs: PlanInputs, weight: Weight) -> Pass:
     """One linear layer: a product forward; the same FLOPs twice backward (gradients of input and of weight)."""
     plans, model = inputs.plans, inputs.problem.model
     t = plans.tensor_parallel.astype(np.float64)
@@ -98,7 +98,7 @@ def attention_core(inputs: PlanInputs, kind: LayerKind) -> Pass:
     return Pass(forward, 2 * products + _bytes_s(inputs, (8 + dropout) * scores))
 
 
-def _elementwise(inputs: PlanInputs, kind: LayerKind) -> Pass:
+def elementwise_compute(inputs: PlanInputs, kind: LayerKind) -> Pass:
     """Norms, residuals, activation, rotary embedding, dropout: bytes read and written, counted kernel by kernel."""
     problem, plans = inputs.problem, inputs.plans
     model, training = problem.model, problem.training
@@ -122,11 +122,11 @@ def _elementwise(inputs: PlanInputs, kind: LayerKind) -> Pass:
 
 def layer_compute(inputs: PlanInputs, kind: LayerKind) -> Pass:
     """Seconds of one layer of this kind, no communication, no recomputation, not less than its launch time. (plans,)"""
-    core, rest = attention_core(inputs, kind), _elementwise(inputs, kind)
+    core, rest = attention_core(inputs, kind), elementwise_compute(inputs, kind)
     forward, backward = core.forward + rest.forward, core.backward + rest.backward
     for weight in layer_weights(inputs.problem.model, kind):
         if weight.is_matrix:
-            linear = _linear(inputs, weight)
+            linear = linear_compute(inputs, weight)
             forward, backward = forward + linear.forward, backward + linear.backward
     launch = inputs.problem.assumptions.layer_launch_s.value
     return Pass(np.maximum(forward, launch), np.maximum(backward, BACKWARD_LAUNCH * launch))
@@ -135,7 +135,7 @@ def layer_compute(inputs: PlanInputs, kind: LayerKind) -> Pass:
 def head_compute(inputs: PlanInputs) -> Pass:
     """Output layer and loss: a product with V / t columns and the traffic of the loss over the logits. (plans,)
 
-    Once more for every multi-token-prediction layer.
+    Once more for every multi-token-prediction layer, with the projection of hidden state and embedding, 2 h -> h.
     """
     problem = inputs.problem
     loss = problem.framework.loss(problem.training)
@@ -150,8 +150,13 @@ def head_compute(inputs: PlanInputs) -> Pass:
         inputs, hidden, columns, inputs.tokens, ones
     )
     backward = backward + _bytes_s(inputs, loss.traffic_backward_bytes * logits)
-    times = 1 + problem.model.mtp_num_layers
-    return Pass(times * forward, times * backward)
+    mtp = problem.model.mtp_num_layers
+    forward, backward = (1 + mtp) * forward, (1 + mtp) * backward
+    for weight in mtp_weights(problem.model):
+        if weight.name == "mtp_projection":
+            linear = linear_compute(inputs, weight)
+            forward, backward = forward + mtp * linear.forward, backward + mtp * linear.backward
+    return Pass(forward, backward)
 
 
 def embedding_compute(inputs: PlanInputs) -> Pass:

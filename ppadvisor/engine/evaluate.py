@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ppadvisor import schedules
-from ppadvisor.engine.communication import boundaries_between_nodes, handoffs
+from ppadvisor.engine.communication import boundaries_between_nodes, handoffs, tensor_parallel_bytes
 from ppadvisor.engine.flops import megatron_flops_per_token, recomputed_flops_per_token
 from ppadvisor.engine.inputs import FloatArray, PlanInputs
 from ppadvisor.engine.memory import MOMENTS, MemoryTable, memory_table
@@ -176,6 +176,7 @@ def _plan_time(inputs: PlanInputs, times: StageTimes, step: StepTimes, plan: Pla
     repeated = recomputed_flops_per_token(problem.model, training.sequence_length, plan.recompute) / per_token
     p, m, v = plan.pipeline_parallel, plan.num_microbatches, plan.virtual_stages
     bubble = float(step.bubble_fraction[0])
+    layers = problem.model.num_layers / p
     return PlanTime(
         step_time_s=step_s,
         pipeline_s=float(step.pipeline[0]),
@@ -188,7 +189,7 @@ def _plan_time(inputs: PlanInputs, times: StageTimes, step: StepTimes, plan: Pla
         model_flops_utilization=mfu,
         hardware_flops_utilization=mfu * (1.0 + repeated),
         handoff_bytes=_whole(handoffs(inputs).bytes[0]),
-        tensor_parallel_bytes=_tensor_parallel_bytes(inputs, plan),
+        tensor_parallel_bytes=int(tensor_parallel_bytes(inputs, layers=layers, ranks=plan.tensor_parallel)[0]),
         terms={f"{name}_s": value for name, value in terms.items()},
         stages=tuple(
             StageTime(
@@ -200,11 +201,3 @@ def _plan_time(inputs: PlanInputs, times: StageTimes, step: StepTimes, plan: Pla
             for i in range(p)
         ),
     )
-
-
-def _tensor_parallel_bytes(inputs: PlanInputs, plan: PlanSpec) -> int:
-    """Bytes one rank of an average stage sends for tensor parallelism per micro-batch: 4 all-reduces a layer."""
-    t, problem = plan.tensor_parallel, inputs.problem
-    tensor = problem.training.activation_bytes * float(inputs.tokens[0]) * problem.model.hidden_size
-    layers = problem.model.num_layers / plan.pipeline_parallel
-    return int(layers * 4 * 2 * (t - 1) / t * tensor)

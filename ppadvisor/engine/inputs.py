@@ -112,7 +112,7 @@ class PlanInputs:
         return np.stack(dense, axis=-1), np.stack(expert, axis=-1)
 
     @cached_property
-    def _ends(self) -> tuple[FloatArray, FloatArray, FloatArray]:
+    def end_parameters(self) -> tuple[FloatArray, FloatArray, FloatArray]:
         """Dense parameters on one rank of (embedding, head, MTP projections and embedding copy), (plans,)."""
         model = self.problem.model
         alone = self.plans.pipeline_parallel == 1
@@ -134,7 +134,7 @@ class PlanInputs:
     def parameters(self) -> tuple[FloatArray, FloatArray]:
         """(dense, routed-expert) parameters of each stage on one rank, (plans, stages)."""
         dense, expert = self.layer_parameters
-        embedding, head, mtp = self._ends
+        embedding, head, mtp = self.end_parameters
         stage_dense = self.per_stage(dense)
         stage_dense = stage_dense + embedding[:, None] * self.stages.has_embedding
         stage_dense = stage_dense + (head + mtp)[:, None] * self.stages.has_head

@@ -75,11 +75,15 @@ def optimizer_bytes_per_parameter(inputs: PlanInputs) -> int:
     return optimizer.main_weight_bytes + optimizer.moments_bytes + fp32_gradient
 
 
-def weights_bytes(inputs: PlanInputs) -> FloatArray:
-    """Weights of the stage: 2 P (4 P in fp32), divided under ZeRO-3; fp8 adds its own copy and its transpose."""
+def weight_bytes_per_parameter(inputs: PlanInputs) -> int:
+    """Bytes of one weight as it is stored: 2 (4 in fp32); fp8 adds its own copy and its transpose."""
     training = inputs.problem.training
-    per_parameter = training.weight_bytes + (2 if training.precision == "fp8" else 0)
-    return _state(inputs, per_parameter, from_stage=3)
+    return training.weight_bytes + (2 if training.precision == "fp8" else 0)
+
+
+def weights_bytes(inputs: PlanInputs) -> FloatArray:
+    """Weights of the stage, divided under ZeRO-3."""
+    return _state(inputs, weight_bytes_per_parameter(inputs), from_stage=3)
 
 
 def gradients_bytes(inputs: PlanInputs) -> FloatArray:
@@ -92,15 +96,32 @@ def optimizer_states_bytes(inputs: PlanInputs) -> FloatArray:
     return _state(inputs, optimizer_bytes_per_parameter(inputs), from_stage=1)
 
 
+def gathered_bytes_per_parameter(inputs: PlanInputs) -> FloatArray:
+    """Bytes of a whole parameter of the layer in work: its gradient from ZeRO-2 on, two layers' weights in ZeRO-3."""
+    zero = inputs.plans.optimizer_sharding
+    per_parameter = np.where(zero >= 2, gradient_bytes_per_parameter(inputs), 0)
+    per_parameter = per_parameter + np.where(zero >= 3, 2 * inputs.problem.training.weight_bytes, 0)
+    return np.asarray(per_parameter * (inputs.sharding_ways > 1), dtype=np.float64)
+
+
 def gathered_parameters_bytes(inputs: PlanInputs) -> FloatArray:
     """ZeRO-2 and 3: whole gradients of the layer in work; ZeRO-3: whole weights of it and of the next one."""
     dense, expert = inputs.layer_parameters
-    layer = inputs.largest_layer(dense + expert)
-    zero = inputs.plans.optimizer_sharding[:, None]
-    per_parameter = np.where(zero >= 2, gradient_bytes_per_parameter(inputs), 0)
-    per_parameter = per_parameter + np.where(zero >= 3, 2 * inputs.problem.training.weight_bytes, 0)
-    alive = inputs.sharding_ways[:, None] > 1
-    return _stage(layer * per_parameter * alive) * _at(layer_backward=1, loss=1, head_backward=1, embedding_backward=1)
+    layer = inputs.largest_layer(dense + expert) * gathered_bytes_per_parameter(inputs)[:, None]
+    return _stage(layer) * _at(layer_backward=1, loss=1, head_backward=1, embedding_backward=1)
+
+
+def distinct_matrix_parameters(inputs: PlanInputs) -> FloatArray:
+    """Elements of one matrix of each shape in the largest layer of a stage, on one rank, (plans, stages)."""
+    model = inputs.problem.model
+    per_kind = []
+    for kind in inputs.kinds:
+        matrices = tuple(w for w in layer_weights(model, kind) if w.is_matrix)
+        dense, expert = inputs.rank_parameters(matrices)
+        num_experts = model.moe.num_experts if model.moe else 1
+        # a rank's experts share one shape
+        per_kind.append(dense + expert * inputs.plans.expert_parallel / num_experts)
+    return inputs.largest_layer(np.stack(per_kind, axis=-1))
 
 
 def weight_gradient_buffers_bytes(inputs: PlanInputs) -> FloatArray:
@@ -110,20 +131,11 @@ def weight_gradient_buffers_bytes(inputs: PlanInputs) -> FloatArray:
     """
     if not inputs.problem.framework.dummy_weight_gradients:
         return np.zeros((1, 1, 1, 1))
-    model = inputs.problem.model
-    per_kind = []
-    for kind in inputs.kinds:
-        matrices = tuple(w for w in layer_weights(model, kind) if w.is_matrix)
-        dense, expert = inputs.rank_parameters(matrices)
-        num_experts = model.moe.num_experts if model.moe else 1
-        # a rank's experts share one shape
-        per_kind.append(dense + expert * inputs.plans.expert_parallel / num_experts)
-    layer = inputs.largest_layer(np.stack(per_kind, axis=-1))
-    head = model.hidden_size * inputs.vocab_size / inputs.plans.tensor_parallel
-    return _stage(2 * (layer + head[:, None] * inputs.stages.has_head))
+    head = inputs.problem.model.hidden_size * inputs.vocab_size / inputs.plans.tensor_parallel
+    return _stage(2 * (distinct_matrix_parameters(inputs) + head[:, None] * inputs.stages.has_head))
 
 
-def _layer_saved(inputs: PlanInputs, *, recompute: str) -> FloatArray:
+def layer_saved(inputs: PlanInputs, *, recompute: str) -> FloatArray:
     """Bytes that one layer of each kind keeps for one micro-batch under a recomputation, (plans, kinds)."""
     problem = inputs.problem
     if recompute == "full":
@@ -139,11 +151,11 @@ def _layer_saved(inputs: PlanInputs, *, recompute: str) -> FloatArray:
 
 def saved_per_layer(inputs: PlanInputs) -> FloatArray:
     """Bytes one layer of each kind keeps for one micro-batch under the plan's recomputation, (plans, kinds)."""
-    choices = [_layer_saved(inputs, recompute=name) for name in RECOMPUTE]
+    choices = [layer_saved(inputs, recompute=name) for name in RECOMPUTE]
     return np.asarray(np.choose(inputs.plans.recompute[:, None], choices))
 
 
-def _in_flight_at(inputs: PlanInputs) -> FloatArray:
+def in_flight_at(inputs: PlanInputs) -> FloatArray:
     """Micro-batches whose activations are alive: (plans, stages, 1, moments)."""
     in_flight = _stage(inputs.in_flight)
     return np.asarray(np.maximum(in_flight - _at(embedding_backward=1.0), 0.0) * _STASH_AT)
@@ -152,7 +164,7 @@ def _in_flight_at(inputs: PlanInputs) -> FloatArray:
 def saved_activations_bytes(inputs: PlanInputs) -> FloatArray:
     """What the layers of the stage keep, times the micro-batches in flight there."""
     stage = inputs.per_stage(saved_per_layer(inputs))
-    return _stage(stage) * _in_flight_at(inputs)
+    return _stage(stage) * in_flight_at(inputs)
 
 
 def sent_outputs_bytes(inputs: PlanInputs) -> FloatArray:
@@ -162,7 +174,7 @@ def sent_outputs_bytes(inputs: PlanInputs) -> FloatArray:
     """
     if inputs.problem.framework.frees_sent_outputs:
         return np.zeros((1, 1, 1, 1))
-    return _plan(_boundary_bytes(inputs)) * _stage(1.0 - inputs.stages.has_head) * _in_flight_at(inputs)
+    return _plan(_boundary_bytes(inputs)) * _stage(1.0 - inputs.stages.has_head) * in_flight_at(inputs)
 
 
 def embedding_activations_bytes(inputs: PlanInputs) -> FloatArray:
@@ -170,12 +182,12 @@ def embedding_activations_bytes(inputs: PlanInputs) -> FloatArray:
     training = inputs.problem.training
     mask = inputs.problem.model.hidden_size / inputs.sequence_ways if training.dropout else 0.0
     one = inputs.tokens * (8 + mask)
-    return _plan(one) * _stage(inputs.stages.has_embedding) * _in_flight_at(inputs)
+    return _plan(one) * _stage(inputs.stages.has_embedding) * in_flight_at(inputs)
 
 
 def recomputed_layer_bytes(inputs: PlanInputs) -> FloatArray:
     """The layer in work under recomputation: what it keeps once its forward has been repeated."""
-    whole = _layer_saved(inputs, recompute="none")
+    whole = layer_saved(inputs, recompute="none")
     missing = np.maximum(whole - saved_per_layer(inputs), 0.0)
     return _stage(inputs.largest_layer(missing)) * _at(layer_backward=1)
 
@@ -202,7 +214,7 @@ def head_activations_bytes(inputs: PlanInputs) -> FloatArray:
     norm = 2 * problem.training.activation_bytes * problem.model.hidden_size / inputs.sequence_ways
     loss = problem.framework.loss(problem.training).saved_bytes * inputs.vocab_size / inputs.plans.tensor_parallel
     loss = loss * (1 + problem.model.mtp_num_layers)
-    in_flight = _in_flight_at(inputs)
+    in_flight = in_flight_at(inputs)
     kept = np.maximum(in_flight - 1.0, 0.0)
     both = _plan(inputs.tokens * norm) * in_flight + _plan(inputs.tokens * loss) * kept
     return both * _stage(inputs.stages.has_head)
@@ -330,21 +342,24 @@ def _dispatched_bytes(inputs: PlanInputs) -> FloatArray:
     return np.where(kept[:, None], stash, inputs.largest_layer(one))
 
 
+def communicator_groups(inputs: PlanInputs) -> FloatArray:
+    """Process groups of more than one rank that a rank belongs to, (plans,)."""
+    plans = inputs.plans
+    sizes = (
+        plans.tensor_parallel,
+        plans.context_parallel,
+        plans.data_parallel * plans.context_parallel,
+        plans.pipeline_parallel,
+        inputs.expert_ways,
+    )
+    return np.asarray(np.sum([size > 1 for size in sizes], axis=0), dtype=np.float64)
+
+
 def _allowances(inputs: PlanInputs, allocated: FloatArray) -> tuple[dict[str, FloatArray], dict[str, FloatArray]]:
     """The allowances in the middle and at the heavy end of their ranges, (plans, stages) each."""
-    assumed, plans = inputs.problem.assumptions, inputs.plans
-    groups = sum(
-        (size > 1).astype(np.float64)
-        for size in (
-            plans.tensor_parallel,
-            plans.context_parallel,
-            plans.data_parallel * plans.context_parallel,
-            plans.pipeline_parallel,
-            inputs.expert_ways,
-        )
-    )
+    assumed = inputs.problem.assumptions
     ones = np.ones_like(allocated)
-    groups_of_stage = np.asarray(groups)[:, None] * ones
+    groups_of_stage = communicator_groups(inputs)[:, None] * ones
 
     def of(end: str) -> dict[str, FloatArray]:
         return {

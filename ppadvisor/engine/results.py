@@ -14,7 +14,8 @@ Verdict = Literal["fits", "borderline", "does_not_fit"]
 class Result(BaseModel):
     """A frozen record of an answer."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    # what is printed is printed whole: the schema of an answer requires the fields with defaults too
+    model_config = ConfigDict(frozen=True, extra="forbid", json_schema_serialization_defaults_required=True)
 
 
 class StageMemory(Result):

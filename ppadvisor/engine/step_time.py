@@ -46,7 +46,7 @@ class StageTimes:
     """Forward + backward by WORK_PARTS; the parts add up to forward + backward."""
 
 
-def _layer_passes(inputs: PlanInputs, kind: LayerKind) -> dict[str, Pass]:
+def layer_passes(inputs: PlanInputs, kind: LayerKind) -> dict[str, Pass]:
     """The work of one layer of this kind by part, (plans,)."""
     compute = layer_compute(inputs, kind)
     parts = {
@@ -64,7 +64,7 @@ def _layer_passes(inputs: PlanInputs, kind: LayerKind) -> dict[str, Pass]:
 
 def stage_times(inputs: PlanInputs) -> StageTimes:
     """Forward and backward of every stage from its layers, the embedding and the head."""
-    per_kind = [_layer_passes(inputs, kind) for kind in inputs.kinds]
+    per_kind = [layer_passes(inputs, kind) for kind in inputs.kinds]
     head, embedding = head_compute(inputs), embedding_compute(inputs)
     forward = np.zeros(inputs.stages.count.shape)
     backward = np.zeros(inputs.stages.count.shape)
@@ -178,7 +178,8 @@ def step_times(inputs: PlanInputs, times: StageTimes, pipeline: FloatArray, pipe
     terms = {name: m * (part * inputs.stages.count).sum(axis=1) / p for name, part in times.work.items()}
     busy = sum(terms.values(), np.zeros(len(inputs.plans)))
     equal = equal_stages_s(inputs, times)
-    terms["bubble"] = equal - busy
+    # never below zero but by rounding, and a bubble of -3e-17 s is a riddle to whoever reads it
+    terms["bubble"] = np.maximum(equal - busy, 0.0)
     terms["imbalance"] = pipeline_free - equal
     terms["handoff"] = pipeline - pipeline_free
     real = inputs.stages.count > 0
@@ -187,4 +188,4 @@ def step_times(inputs: PlanInputs, times: StageTimes, pipeline: FloatArray, pipe
     terms["optimizer"] = np.where(real, optimizer_s(inputs), 0.0).max(axis=1)
     terms["overhead"] = np.full(len(inputs.plans), inputs.problem.assumptions.step_overhead_s.value)
     step = pipeline + sum((terms[name] for name in STEP_PARTS), np.zeros(len(inputs.plans)))
-    return StepTimes(step, pipeline, 1.0 - busy / pipeline, terms)
+    return StepTimes(step, pipeline, np.maximum(1.0 - busy / pipeline, 0.0), terms)

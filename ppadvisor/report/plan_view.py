@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import groupby
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ppadvisor.engine.results import PlanEstimate
 from ppadvisor.report.json_ import dump_json
@@ -21,11 +21,14 @@ from ppadvisor.units import (
     format_tokens_per_s,
 )
 
+if TYPE_CHECKING:
+    from ppadvisor.search.explain import PlanExplanation
+
 ONLY_WHERE_USED = ("context_parallel", "expert_parallel", "virtual_stages", "optimizer_sharding")
 """Columns left out of the table where every plan has the same plain value."""
 
 
-def _split(layers_per_stage: Sequence[int]) -> str:
+def layers_text(layers_per_stage: Sequence[int]) -> str:
     """Layers of the stages in runs: `10` where all are equal, `9 6x10 11` elsewhere."""
     runs = [(size, len(list(run))) for size, run in groupby(layers_per_stage)]
     if len(runs) == 1:
@@ -59,7 +62,7 @@ COLUMNS = (
     Column("peak_bytes", "peak [GiB]", format_gib),
     Column("binding_stage", "at stage", priority=1),
     Column("headroom_bytes", "headroom [GiB]", format_gib, priority=1),
-    Column("layers_per_stage", "layers per stage", priority=2, justify="left", fmt=_split),
+    Column("layers_per_stage", "layers per stage", priority=2, justify="left", fmt=layers_text),
 )
 
 
@@ -93,37 +96,42 @@ def render_plan(report: PlanReport, format: str, *, width: int, color: bool) -> 
     table = render_rows(columns, rows, format, width=width, color=color) if rows else ""
     blocks = [header(report.problem, report), [table.rstrip("\n")] if table else [], _prose(report)]
     if format == "markdown":
-        blocks = [_listed(blocks[0]), blocks[1], _listed(blocks[2])]
+        blocks = [listed(blocks[0]), blocks[1], listed(blocks[2])]
     return join_blocks(blocks, format, width)
 
 
-def _listed(lines: list[str]) -> list[str]:
+def listed(lines: list[str]) -> list[str]:
     """Lines as a Markdown list, what is indented one level down."""
     return [f"  - {line.strip()}" if line.startswith(" ") else f"- {line}" for line in lines]
 
 
 def header(problem: ProblemEcho, report: PlanReport) -> list[str]:
-    """What was asked, as it was understood."""
-    model, cluster, training = problem.model, problem.cluster, problem.training
-    active = problem.active_parameters
-    of_which = f" ({format_count(active)} active)" if model.moe else ""
-    links = (
-        f"{format_bandwidth(cluster.intra_node_bandwidth_bytes_per_s)} in a node of {cluster.gpus_per_node}, "
-        f"{format_bandwidth(cluster.inter_node_bandwidth_bytes_per_s)} between nodes (per GPU and direction)"
-    )
+    """What was asked, as it was understood, and what was searched."""
     sizes = [
         f"{_short(name)} {_values(values)}"
         for name, values in problem.searched.items()
         if name not in ("num_microbatches", "expert_tensor_parallel") and not _trivial(name, values)
     ]
+    searched = f"{problem.num_combinations:,} combinations, {report.num_fitting:,} fit: {'; '.join(sizes)}"
+    return [*about(problem), f"Searched  {searched}"]
+
+
+def about(asked: ProblemEcho | PlanExplanation) -> list[str]:
+    """Model, cluster and training run, a line each."""
+    model, cluster, training = asked.model, asked.cluster, asked.training
+    active = asked.active_parameters
+    of_which = f" ({format_count(active)} active)" if model.moe else ""
+    links = (
+        f"{format_bandwidth(cluster.intra_node_bandwidth_bytes_per_s)} in a node of {cluster.gpus_per_node}, "
+        f"{format_bandwidth(cluster.inter_node_bandwidth_bytes_per_s)} between nodes (per GPU and direction)"
+    )
     return [
-        f"Model     {model.name}: {format_count(problem.total_parameters)} parameters{of_which}, "
+        f"Model     {model.name}: {format_count(asked.total_parameters)} parameters{of_which}, "
         f"{model.num_layers} layers, hidden {model.hidden_size}",
         f"Cluster   {cluster.num_gpus} x {cluster.gpu.name} ({format_bytes_gib(cluster.gpu.memory_bytes)}); {links}",
         f"Training  batch {training.global_batch_size} x {training.sequence_length} tokens = "
-        f"{problem.tokens_per_step:,} a step; {training.precision}, {training.optimizer}, {training.attention} "
-        f"attention{', dropout' if training.dropout else ''}; {problem.framework}",
-        f"Searched  {problem.num_combinations:,} combinations, {report.num_fitting:,} fit: {'; '.join(sizes)}",
+        f"{training.tokens_per_step:,} a step; {training.precision}, {training.optimizer}, {training.attention} "
+        f"attention{', dropout' if training.dropout else ''}; {training.framework}",
     ]
 
 

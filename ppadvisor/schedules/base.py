@@ -24,19 +24,26 @@ Floats = float | FloatArray
 
 
 class Kind(IntEnum):
-    """What an action does. `BACKWARD` is the whole backward, where it is not split."""
+    """What an action does. `BACKWARD` is the whole backward, where it is not split.
+
+    The vocabulary's are a rank's share of the head, where that is spread over all ranks: S, then T, which gives the
+    gradient of the hidden states; where S gives that too, only the head's weights are left for U.
+    """
 
     FORWARD = 0
     BACKWARD = 1
     INPUT_GRAD = 2
     WEIGHT_GRAD = 3
+    VOCABULARY_FORWARD = 4
+    VOCABULARY_BACKWARD = 5
+    VOCABULARY_WEIGHT_GRAD = 6
 
     @property
     def letter(self) -> str:
         return KIND_LETTERS[self]
 
 
-KIND_LETTERS = "FBIW"
+KIND_LETTERS = "FBIWSTU"
 
 
 class Action(NamedTuple):
@@ -58,6 +65,8 @@ class RankOrder:
     """
 
     actions: NDArray[np.int32]
+    paired: NDArray[np.bool_] | None = None
+    """(actions,): True for a forward run as one with the backward after it; what both make is sent after the second."""
 
     @property
     def kind(self) -> NDArray[np.int32]:
@@ -82,7 +91,8 @@ class RankOrder:
         return (Action(Kind(kind), chunk, microbatch) for kind, chunk, microbatch in self.actions.tolist())
 
     def __str__(self) -> str:
-        return " ".join(map(str, self))
+        paired = np.zeros(len(self), dtype=np.bool_) if self.paired is None else self.paired
+        return " ".join(f"{action}{'+' * together}" for action, together in zip(self, paired.tolist(), strict=True))
 
     @classmethod
     def of(cls, actions: Iterable[tuple[int, int, int]]) -> RankOrder:
@@ -91,9 +101,11 @@ class RankOrder:
 
     @classmethod
     def parse(cls, text: str) -> RankOrder:
-        """The order written as `F0.0 F0.1 B0.0`: kind, chunk, micro-batch; what `str` prints."""
-        words = ([*word[1:].split("."), word[0]] for word in text.split())
-        return cls.of((KIND_LETTERS.index(letter), int(chunk), int(batch)) for chunk, batch, letter in words)
+        """The order written as `F0.0 F0.1+ B0.0`: kind, chunk, micro-batch, + where paired; what `str` prints."""
+        words = ([*word[1:].rstrip("+").split("."), word[0]] for word in text.split())
+        order = cls.of((KIND_LETTERS.index(letter), int(chunk), int(batch)) for chunk, batch, letter in words)
+        paired = np.array([word.endswith("+") for word in text.split()], dtype=np.bool_)
+        return cls(order.actions, paired if paired.any() else None)
 
     @classmethod
     def counting(cls, kinds: NDArray[np.integer]) -> RankOrder:
@@ -178,6 +190,87 @@ class StageTotals:
         )
 
 
+class ChunkTimes(NamedTuple):
+    """Seconds of one chunk; a backward that is not split takes both gradients."""
+
+    forward_s: Floats
+    input_grad_s: Floats
+    weight_grad_s: Floats
+
+    @property
+    def backward_s(self) -> FloatArray:
+        return np.add(self.input_grad_s, self.weight_grad_s)
+
+    @property
+    def all_s(self) -> FloatArray:
+        return self.forward_s + self.backward_s
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChunkTotals(StageTotals):
+    """What a search also knows where ranks hold several chunks or split the backward: the least and most of one chunk.
+
+    The other totals stay those of whole ranks; hand-offs are those of all p·v − 1 boundaries (none where p = 1).
+    """
+
+    chunk_forward_min_s: Floats
+    chunk_input_grad_min_s: Floats
+    chunk_weight_grad_min_s: Floats
+    chunk_forward_max_s: Floats
+    chunk_input_grad_max_s: Floats
+    chunk_weight_grad_max_s: Floats
+
+    @property
+    def chunk_backward_min_s(self) -> FloatArray:
+        return self.lightest.backward_s
+
+    @property
+    def chunk_backward_max_s(self) -> FloatArray:
+        return self.heaviest.backward_s
+
+    @property
+    def lightest(self) -> ChunkTimes:
+        return ChunkTimes(self.chunk_forward_min_s, self.chunk_input_grad_min_s, self.chunk_weight_grad_min_s)
+
+    @property
+    def heaviest(self) -> ChunkTimes:
+        return ChunkTimes(self.chunk_forward_max_s, self.chunk_input_grad_max_s, self.chunk_weight_grad_max_s)
+
+    def usual(self, p: Ints, v: Ints) -> ChunkTimes:
+        """The mean chunk of the ranks but the heaviest; its kinds in the proportion of `heaviest`."""
+        others_s = (np.asarray(self.rank_sum_s) - self.rank_max_s) / np.maximum(np.asarray(p) - 1, 1) / v
+        return ChunkTimes(*(others_s * np.asarray(part_s) / self.heaviest.all_s for part_s in self.heaviest))
+
+    @classmethod
+    def of_chunks(
+        cls,
+        forward_s: FloatArray,
+        backward_s: FloatArray,
+        handoff_s: FloatArray | None = None,
+        weight_grad_s: FloatArray | None = None,
+    ) -> ChunkTotals:
+        """The totals of times given in full: (..., p, v) per rank and chunk, (..., p·v − 1) per boundary.
+
+        `backward_s` is the whole of it, `weight_grad_s` a part, half of it unless given.
+        """
+        weight_s = backward_s / 2 if weight_grad_s is None else weight_grad_s
+        kinds = {"forward": forward_s, "input_grad": backward_s - weight_s, "weight_grad": weight_s}
+        least = {f"chunk_{kind}_min_s": seconds.min(axis=(-2, -1)) for kind, seconds in kinds.items()}
+        most = {f"chunk_{kind}_max_s": seconds.max(axis=(-2, -1)) for kind, seconds in kinds.items()}
+        ranks = StageTotals.of(forward_s.sum(axis=-1), backward_s.sum(axis=-1), handoff_s)
+        return cls(**vars(ranks), **least, **most)
+
+    @classmethod
+    def known(cls, totals: StageTotals, v: Ints) -> ChunkTotals:
+        """`totals` where they know of chunks; else all chunks of a rank count as equal, W as half of a backward."""
+        if isinstance(totals, ChunkTotals):
+            return totals
+        most_s = (np.divide(totals.forward_max_s, v), *(np.divide(totals.backward_max_s, v) / 2,) * 2)
+        names = ("chunk_forward", "chunk_input_grad", "chunk_weight_grad")
+        most = {f"{name}_max_s": seconds for name, seconds in zip(names, most_s, strict=True)}
+        return cls(**vars(totals), **most, **{f"{name}_min_s": 0.0 for name in names})
+
+
 class Bounds(NamedTuple):
     """Seconds between which a time is proved to lie."""
 
@@ -208,8 +301,12 @@ class Schedule:
     order: Callable[[int, int, int], tuple[RankOrder, ...]]
     """(p, m, v) -> the order of each rank; (p, m, v) must have passed `constraint`."""
     placement: Callable[[int, int], IntArray]
-    """(p, v) -> the global stage that each chunk of each rank holds, shape (p, v); 0 takes the input."""
+    """(p, v) -> the global stage that each chunk of each rank holds, shape (p, v·copies); 0 takes the input."""
 
+    bubble_formula: str
+    """`bubble_fraction` as it is written, in p, m, v and numbers; arithmetic that a program can read too."""
+    in_flight_formula: str
+    """`in_flight_microbatches` likewise, in p, m, v, the rank r and what `formula_symbols` gives."""
     bubble_fraction: Callable[[Ints, Ints, Ints], FloatArray]
     """(p, m, v) -> 1 − Σ busy/(p·makespan) for equal stages and free links."""
     in_flight_microbatches: Callable[[Ints, Ints, Ints, Ints], FloatArray]
@@ -223,8 +320,16 @@ class Schedule:
     """(p, m, v, totals) -> what the replayed makespan lies between."""
 
     virtual_stages: VirtualStages = VirtualStages()
+    formula_symbols: Callable[[int, int, int], Mapping[str, float]] | None = None
+    """(p, m, v) -> further symbols of the two formulas with their values; None: they need none."""
     splits_backward: bool = False
     parameter_copies: int = 1
+    """Copies of each stage, on two ranks where 2; a micro-batch passes one of them."""
+    asynchronous: bool = False
+    """No flush after a step: the closed forms are those of the steady state, what m micro-batches more take and hold,
+    while `order` begins with an empty pipeline and ends with one."""
+    weight_versions: Callable[[Ints, Ints], FloatArray] | None = None
+    """(p, rank) -> versions of its weights that a rank keeps at once; None: 1."""
 
     def rank_orders(self, p: int, m: int, v: int | None = None) -> tuple[RankOrder, ...]:
         """The order of each rank; an `InputError` where the schedule cannot run p, m, v. Without v its default."""
@@ -251,7 +356,7 @@ def no_constraint(_p: int, _m: int, _v: int) -> None:
 
 def peak_in_flight_chunks(order: Sequence[RankOrder], freed_at_input_grad: float = 0.0) -> FloatArray:
     """Chunk forwards each rank holds at its peak; a split backward lets go of this share at I and the rest at W."""
-    change = np.array([1.0, -1.0, -freed_at_input_grad, freed_at_input_grad - 1.0])
+    change = np.array([1.0, -1.0, -freed_at_input_grad, freed_at_input_grad - 1.0, 0.0, 0.0, 0.0])
     return np.array([change[rank_order.kind].cumsum().max() for rank_order in order])
 
 
@@ -264,3 +369,15 @@ def over(value: ArrayLike, *arguments: ArrayLike) -> FloatArray:
 def looped_placement(p: int, v: int) -> IntArray:
     """Stage of chunk c of rank r: c·p + r, each chunk once around all ranks; for v = 1 stage r is rank r."""
     return np.arange(p * v, dtype=np.int64).reshape(v, p).T
+
+
+def chunk_turns(m: int, v: int, group: int) -> tuple[IntArray, IntArray]:
+    """Chunk and micro-batch of each chunk forward in turn: `group` micro-batches on chunk 0, then chunk 1, ..."""
+    batch, chunk = np.divmod(np.arange(m * v, dtype=np.int64), v)
+    turns = np.lexsort((batch, chunk, batch // group))
+    return chunk[turns], batch[turns]
+
+
+def chunk_actions(kind: Kind, chunk: IntArray, microbatch: IntArray) -> NDArray[np.int32]:
+    """Rows of a `RankOrder` that do this kind of work on these chunks and micro-batches."""
+    return np.stack([np.full_like(chunk, kind), chunk, microbatch], axis=1).astype(np.int32)

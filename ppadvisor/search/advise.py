@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from ppadvisor.engine.evaluate import estimate_plan
+from ppadvisor.engine.evaluate import VERDICTS, estimate_plan
 from ppadvisor.engine.problem import Problem
 from ppadvisor.engine.results import PlanEstimate
 from ppadvisor.errors import InputError
@@ -41,21 +41,31 @@ def short_plan(plan: PlanSpec) -> str:
     return " ".join([*words, plan.schedule, *([] if plan.recompute == "none" else [f"recompute {plan.recompute}"])])
 
 
-def why_first(plans: list[PlanEstimate], baselines: dict[str, Baseline]) -> tuple[str, ...]:
+def why_first(plans: list[PlanEstimate], baselines: dict[str, Baseline], *, sort: str) -> tuple[str, ...]:
     """At most four lines on the first plan: against the second, its time, its memory, against the baselines."""
     if not plans:
         return ()
     first = plans[0]
-    lines = [_against_second(first, plans[1] if len(plans) > 1 else None), _where_time_goes(first), _what_binds(first)]
+    second = _against_second(first, plans[1], sort) if len(plans) > 1 else _alone(first)
+    lines = [second, _where_time_goes(first), _what_binds(first)]
     against = [text for name in baselines for text in [_against_baseline(first, name, baselines[name])] if text]
     if against:
         lines.append("; ".join(against))
     return tuple(lines)
 
 
-def _against_second(first: PlanEstimate, second: PlanEstimate | None) -> str:
-    if second is None:
-        return f"the only plan that fits: {format_seconds(first.time.step_time_s)} a step"
+def _alone(first: PlanEstimate) -> str:
+    return f"the only plan that fits: {format_seconds(first.time.step_time_s)} a step"
+
+
+def _against_second(first: PlanEstimate, second: PlanEstimate, sort: str) -> str:
+    """What puts the first plan before the second, in the words of the sort key."""
+    if sort == "peak_bytes":
+        ours, theirs = (format_bytes_gib(estimate.memory.peak_bytes) for estimate in (first, second))
+        return f"least memory: {ours} against {theirs} of {short_plan(second.plan)}"
+    if sort == "bubble_fraction":
+        ours, theirs = (format_fraction(estimate.time.bubble_fraction) for estimate in (first, second))
+        return f"smallest bubble: {ours} against {theirs} of {short_plan(second.plan)}"
     gap = second.time.step_time_s / first.time.step_time_s - 1
     parts = {k: second.time.terms[k] - first.time.terms[k] for k in first.time.terms}
     saved = max(parts, key=lambda name: parts[name])
@@ -95,11 +105,11 @@ def _against_baseline(first: PlanEstimate, name: str, baseline: Baseline) -> str
     return f"{title} takes {times:.2f} times as long"
 
 
-def hints(ranked: Ranked, first: PlanEstimate | None) -> tuple[str, ...]:
+def hints(ranked: Ranked, first: PlanEstimate | None, *, sort: str) -> tuple[str, ...]:
     """What to watch about the first plan: what memory keeps out, few micro-batches, more stages at the same m."""
     if first is None:
         return ()
-    faster = _faster_but_too_large(ranked, first)
+    faster = _faster_but_too_large(ranked, first) if sort == "step_time_s" else None
     found = [faster] if faster else []
     if first.plan.pipeline_parallel > 1:
         found += _pipeline_hints(ranked, first)
@@ -108,19 +118,21 @@ def hints(ranked: Ranked, first: PlanEstimate | None) -> tuple[str, ...]:
 
 def _faster_but_too_large(ranked: Ranked, first: PlanEstimate) -> str | None:
     """The fastest plan that twice the memory would admit, where memory alone keeps it from the first place."""
-    estimates, memory = ranked.estimates, first.memory
-    within_reach = np.flatnonzero(estimates.peak_bytes < 2 * memory.limit_bytes)
+    estimates, limit = ranked.estimates, first.memory.limit_bytes
+    too_large = estimates.verdict != VERDICTS.index("fits")
+    within_reach = np.flatnonzero(too_large & (estimates.peak_bytes < 2 * limit))
+    if not len(within_reach):
+        return None
     row = int(within_reach[np.argmin(estimates.step_time_s[within_reach])])
-    gain = 1 - float(estimates.step_time_s[row]) / first.time.step_time_s
+    faster = estimate_plan(ranked.problem, ranked.plans.plan(row), margin=limit / first.memory.capacity_bytes)
+    gain = 1 - faster.time.step_time_s / first.time.step_time_s
     if gain < WORTH_SAYING:
         return None
-    missing = max(
-        float(estimates.peak_bytes[row]) - memory.limit_bytes,
-        float(estimates.conservative_bytes[row]) - memory.capacity_bytes,
-    )
+    memory = faster.memory
+    missing = max(-memory.headroom_bytes, memory.conservative_bytes - memory.capacity_bytes)
     return (
-        f"with {format_bytes_gib(missing)} more memory {short_plan(ranked.plans.plan(row))} would be first: "
-        f"{format_fraction(gain)} faster (stage {int(estimates.binding_stage[row])} binds)"
+        f"with {format_bytes_gib(missing)} more memory {short_plan(faster.plan)} would be first: "
+        f"{format_fraction(gain)} faster (stage {memory.binding_stage} binds)"
     )
 
 
@@ -136,7 +148,8 @@ def _pipeline_hints(ranked: Ranked, first: PlanEstimate) -> list[str]:
     deeper = _deeper_at_same_m(ranked, plan)
     if deeper is not None:
         row, stages = deeper
-        slower = float(ranked.estimates.step_time_s[row]) / first.time.step_time_s - 1
+        deeper_plan = estimate_plan(ranked.problem, ranked.plans.plan(row), margin=1.0)
+        slower = deeper_plan.time.step_time_s / first.time.step_time_s - 1
         if slower > 0:
             found.append(
                 f"more stages at the same m = {m} are slower: p = {stages} takes {format_fraction(slower)} longer"

@@ -47,8 +47,28 @@ class Pins:
 
 def check_pins(problem: Problem, pins: Pins) -> None:
     """InputError for the first pin that no plan of this problem can satisfy."""
-    for check in (_check_stages, _check_schedules, _check_names, _check_experts, _check_virtual_stages, _check_naive):
+    checks = (
+        _check_sizes,
+        _check_stages,
+        _check_schedules,
+        _check_names,
+        _check_experts,
+        _check_virtual_stages,
+        _check_naive,
+    )
+    for check in checks:
         check(problem, pins)
+
+
+def _check_sizes(_: Problem, pins: Pins) -> None:
+    """What the command line's own types refuse, for those who call from Python."""
+    for name, values in pins.given().items():
+        if not values:
+            raise InputError(f"{name}: pinned to nothing; needs at least one value, or None to search it")
+        least = 0 if name == "optimizer_sharding" else 1
+        for value in values:
+            if isinstance(value, int) and value < least:
+                raise InputError(f"{name}: got {value}; must be at least {least}")
 
 
 def _check_stages(problem: Problem, pins: Pins) -> None:

@@ -215,9 +215,11 @@ def _no_division_message(problem: Problem, pins: Pins) -> str:
     sizes = pins.without(
         "micro_batch_size", "num_microbatches", "schedule", "recompute", "optimizer_sharding", "virtual_stages"
     )
+    experts = "; expert x expert tensor parallel must divide tensor x context x data parallel"
     return (
         f"the pins cannot multiply to {problem.cluster.num_gpus} GPUs ({sizes.describe()}): "
         "pipeline x tensor x context x data parallel must be the number of GPUs"
+        f"{experts if pins.expert_parallel or pins.expert_tensor_parallel else ''}"
     )
 
 

@@ -120,10 +120,22 @@ class Assumptions:
             if name not in names:
                 raise unknown_name("assumption", name, names)
             old: Assumption = getattr(self, name)
-            limit = 1.0 if old.unit.startswith("fraction of") or old.unit == "fraction" else float("inf")
-            if not 0 <= value <= limit or (value == 0 and "efficiency" in name):
-                raise InputError(f"assumption {name}: got {value:g}, needs a {old.unit} in (0, {limit:g}]")
+            _check(name, value, old.unit)
             updates[name] = replace(
                 old, value=value, low=min(old.low, value), high=max(old.high, value), provenance="given by the user"
             )
         return replace(self, **updates)
+
+
+LARGEST = 1e15
+"""No time, size or ratio of a run is near this: what lies beyond is a slip of the keyboard."""
+
+
+def _check(name: str, value: float, unit: str) -> None:
+    """InputError for a value that the quantity cannot have; not a number is none of them."""
+    largest = 1.0 if unit.startswith("fraction") else LARGEST
+    # the fullest rank has the mean at least, and what runs at no rate at all never ends
+    least = 1.0 if unit == "ratio" else 0.0
+    if not least <= value <= largest or (value == 0 and "efficiency" in name):
+        above = "above 0" if "efficiency" in name else f"at least {least:g}"
+        raise InputError(f"assumption {name}: got {value:g}; needs {above} and at most {largest:g} ({unit})")

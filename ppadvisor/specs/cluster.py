@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
 from ppadvisor.specs.base import PositiveFloat, PositiveInt, Spec
 
 Precision = Literal["bf16", "fp16", "fp32", "fp8"]
+
+MAX_GPUS = 10_000_000
+"""Beyond any cluster; their divisors are found by trying."""
 
 
 class GpuSpec(Spec):
@@ -39,7 +42,7 @@ class ClusterSpec(Spec):
     name: str
     source: str
     gpu: GpuSpec
-    num_gpus: PositiveInt
+    num_gpus: Annotated[PositiveInt, Field(le=MAX_GPUS)]
     gpus_per_node: PositiveInt
     intra_node_bandwidth_bytes_per_s: PositiveFloat
     inter_node_bandwidth_bytes_per_s: PositiveFloat

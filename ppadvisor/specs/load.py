@@ -70,11 +70,20 @@ def load_cluster(name: str, num_gpus: int | None = None) -> ClusterSpec:
 
 def load_model(name: str) -> ModelSpec:
     """A model from a preset name, a Hugging Face config.json (or its directory), or a TOML file of ours."""
+    if not name.strip():
+        raise InputError("model: the name is empty; needs a preset name, a config.json (or its directory) or a TOML file")
     path = Path(name)
     looks_like_path = "/" in name or path.suffix.lower() in (".json", ".toml", ".yaml", ".yml")
-    if looks_like_path or path.is_dir():
+    if looks_like_path or _is_directory(path):
         return _model_from_path(path)
     return _model_preset(name)
+
+
+def _is_directory(path: Path) -> bool:
+    try:
+        return path.is_dir()
+    except OSError:  # too long to be the name of anything
+        return False
 
 
 @cache
@@ -84,7 +93,7 @@ def _model_preset(name: str) -> ModelSpec:
 
 
 def _model_from_path(path: Path) -> ModelSpec:
-    if path.is_dir():
+    if _is_directory(path):
         path = path / "config.json"
     data = read_mapping(path)
     if "num_layers" in data and "model_type" not in data and "architectures" not in data:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
@@ -12,6 +12,9 @@ from ppadvisor.specs.base import Indices, NonNegativeInt, PositiveInt, Spec
 Normalization = Literal["layernorm", "rmsnorm"]
 PositionalEmbedding = Literal["learned", "rope", "alibi", "none"]
 QkNorm = Literal["none", "head", "per_head", "full"]
+
+MAX_LAYERS = 10_000
+"""Layers are looked at one by one; no transformer is near this many."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +79,7 @@ class ModelSpec(Spec):
 
     name: str
     source: str = "given by the user"
-    num_layers: PositiveInt
+    num_layers: Annotated[PositiveInt, Field(le=MAX_LAYERS)]
     hidden_size: PositiveInt
     ffn_hidden_size: PositiveInt
     """Width of the dense feed-forward network; unused where every layer is MoE."""
@@ -93,7 +96,7 @@ class ModelSpec(Spec):
     """Rows of the learned position table (offsets of the family included); only with learned positions."""
     norm_bias: bool | None = None
     """Whether LayerNorms have a bias (default: LayerNorm yes, RMSNorm no)."""
-    norms_per_layer: PositiveInt = 2
+    norms_per_layer: Annotated[PositiveInt, Field(le=8)] = 2
     """2 usually; 1 for parallel blocks with one norm; 4 with post-norms (Gemma 2/3, GLM-4)."""
     norm_weight: bool = True
     """False for norms without parameters (OLMo 1)."""
@@ -119,7 +122,7 @@ class ModelSpec(Spec):
     """Explicit indices of the layers without a window, where they follow no period; then the period stays None."""
     moe: MoeSpec | None = None
     mla: MlaSpec | None = None
-    mtp_num_layers: NonNegativeInt = 0
+    mtp_num_layers: Annotated[NonNegativeInt, Field(le=MAX_LAYERS)] = 0
     """Multi-token-prediction layers after the last layer (DeepSeek-V3, arXiv 2412.19437, section 2.2)."""
     declared_parameters: PositiveInt | None = Field(default=None)
     """The published count of the main model's weights, checked by a test against our own; never used in a computation.

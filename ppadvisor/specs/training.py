@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
+
+from pydantic import Field
 
 from ppadvisor.specs.base import PositiveInt, Spec
 from ppadvisor.specs.cluster import Precision
@@ -11,6 +13,9 @@ from ppadvisor.specs.cluster import Precision
 Attention = Literal["flash", "eager"]
 GradientPrecision = Literal["fp32", "bf16", "fp16"]
 Loss = Literal["native", "fused", "torch"]
+
+MAX_BATCH = 1_000_000
+"""Sequences of a step. Plans are replayed micro-batch by micro-batch; published batches are below 100,000."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +42,7 @@ class TrainingSpec(Spec):
     """One training run. A field that is None takes the default of the framework."""
 
     sequence_length: PositiveInt
-    global_batch_size: PositiveInt
+    global_batch_size: Annotated[PositiveInt, Field(le=MAX_BATCH)]
     """Sequences in one optimizer step."""
     framework: str = "megatron"
     precision: Precision = "bf16"

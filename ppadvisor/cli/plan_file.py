@@ -1,0 +1,98 @@
+"""`FILE` or `FILE#2`: a plan out of the JSON that `ppadvisor plan` wrote."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from ppadvisor.errors import InputError
+from ppadvisor.search.results import ProblemEcho
+from ppadvisor.specs.files import read_mapping
+from ppadvisor.specs.plan import PlanSpec
+from ppadvisor.specs.validation import describe_problem
+from ppadvisor.specs.version import FORMAT_VERSION
+
+MAX_PLAN_FILE_BYTES = 200_000_000
+"""Ten plans of 64 stages are 3 MB; what is far beyond is no answer of `plan`."""
+
+RecordT = TypeVar("RecordT", bound=BaseModel)
+
+
+@dataclass(frozen=True)
+class SavedPlan:
+    """A plan with the problem that it answers."""
+
+    problem: ProblemEcho
+    plan: PlanSpec | None
+    """None where no plan was legal."""
+    nearest_miss: bool
+    """The file holds no plan that fits, and this is its nearest miss."""
+    model_version: str
+
+
+def read_saved_plan(reference: str) -> SavedPlan:
+    """The plan of this rank, the first unless said; where none fits, the nearest miss. InputError for anything else."""
+    path, rank = _path_and_rank(reference)
+    document = read_mapping(path, ".json", MAX_PLAN_FILE_BYTES)
+    _check_form(document, path)
+    problem = _record(ProblemEcho, document["problem"], f"{path}: problem")
+    chosen, where = _chosen(document, path, rank)
+    plan = None if chosen is None else _record(PlanSpec, _part(chosen, "plan", dict, where), f"{where}.plan")
+    missed = plan is not None and not document["plans"]
+    return SavedPlan(problem, plan, missed, document["model_version"])
+
+
+def _path_and_rank(reference: str) -> tuple[Path, int | None]:
+    name, hash_sign, rank = reference.rpartition("#")
+    if not hash_sign:
+        return Path(reference), None
+    if not rank.isascii() or not rank.isdigit() or int(rank[:9]) == 0:
+        raise InputError(f"{reference!r}: the rank behind '#' is {rank!r}, needs a whole number from 1")
+    return Path(name), int(rank[:9])
+
+
+def _check_form(document: dict[str, Any], path: Path) -> None:
+    """InputError unless this is an answer of `plan` in a form that we know."""
+    kinds = {"format_version": str, "model_version": str, "problem": dict, "plans": list}
+    for key, kind in kinds.items():
+        if not isinstance(document.get(key), kind):
+            raise InputError(
+                f"{path}: no plan JSON ({key!r} is missing or of another kind); `plan --format json` writes one"
+            )
+    major = FORMAT_VERSION.partition(".")[0]
+    if document["format_version"].partition(".")[0] != major:
+        raise InputError(f"{path}: format_version is {document['format_version']!r}, this program reads {major}.x")
+
+
+def _chosen(document: dict[str, Any], path: Path, rank: int | None) -> tuple[Any, str]:
+    """(the estimate of the plan, or None where there is none; where it stands)."""
+    plans = document["plans"]
+    if not plans and rank is None:
+        miss = document.get("nearest_miss")
+        where = f"{path}: nearest_miss"
+        return (None if miss is None else _part(miss, "estimate", dict, where)), f"{where}.estimate"
+    index = (rank or 1) - 1
+    if index >= len(plans):
+        held = (
+            f"holds plans 1 to {len(plans)}" if plans else "holds no plan that fits (without a rank: its nearest miss)"
+        )
+        raise InputError(f"{path}: rank {index + 1} is not there; the file {held}")
+    return plans[index], f"{path}: plans.{index}"
+
+
+def _part(record: Any, key: str, kind: type, where: str) -> Any:
+    if not isinstance(record, dict) or not isinstance(record.get(key), kind):
+        raise InputError(f"{where}: {key!r} is missing or of another kind")
+    return record[key]
+
+
+def _record(kind: type[RecordT], data: dict[str, Any], where: str) -> RecordT:
+    try:
+        # as JSON, since only there a list may stand for a tuple
+        return kind.model_validate_json(json.dumps(data))
+    except ValidationError as error:
+        raise InputError(describe_problem(error, where, known=tuple(kind.model_fields))) from None

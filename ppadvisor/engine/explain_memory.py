@@ -1,0 +1,219 @@
+"""The formula of every memory term: in symbols, with the numbers of one stage, and its source.
+
+The formulas say in text what `engine.memory` computes; a test evaluates each text and holds it against the term.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from ppadvisor.engine.explain_inputs import StageView
+from ppadvisor.engine.expressions import Formula
+from ppadvisor.engine.memory import (
+    communicator_groups,
+    distinct_matrix_parameters,
+    gathered_bytes_per_parameter,
+    gradient_bytes_per_parameter,
+    optimizer_bytes_per_parameter,
+    saved_per_layer,
+    weight_bytes_per_parameter,
+)
+from ppadvisor.specs.assumptions import Assumption
+
+ZERO = "Rajbhandari et al. 2020 (ZeRO), arXiv 1910.02054"
+KORTHIKANTI = "Korthikanti et al. 2022, arXiv 2205.05198"
+
+
+def stage_parameters(view: StageView) -> Formula:
+    """Parameters on one rank of the stage, routed experts included."""
+    inputs = view.plan.inputs
+    dense, expert = inputs.layer_parameters
+    text, values = view.layer_sum("P_layer", dense + expert)
+    embedding, head, mtp = (float(end[0]) for end in inputs.end_parameters)
+    text += " + P_embedding" if view.has_embedding else ""
+    text += " + P_head" if view.has_head else ""
+    text += " + P_mtp" if view.has_head and mtp else ""
+    source = "weight by weight, as the trainer instantiates them (table of weights)"
+    values |= {"P_embedding": embedding, "P_head": head, "P_mtp": mtp}
+    return view.plan.formula(text, source, values)
+
+
+def _state(view: StageView, bytes_per_parameter: int, from_stage: int, source: str) -> Formula:
+    """A state of every parameter, divided by ZeRO from a stage on."""
+    plan, sharded = view.plan, view.plan.estimate.plan.optimizer_sharding >= from_stage
+    dense, expert = plan.inputs.parameters
+    text = "P / (d*c)" if sharded else "P"
+    if plan.problem.model.moe:
+        text = f"({text} + {'E / z_e' if sharded else 'E'})"
+    values = {"P": view.of_stage(dense), "E": view.of_stage(expert)}
+    return plan.formula(f"{bytes_per_parameter} * {text}", source, values)
+
+
+def _weights(view: StageView) -> Formula:
+    precision = view.plan.problem.training.precision
+    return _state(view, weight_bytes_per_parameter(view.plan.inputs), 3, f"{precision} weights; {ZERO}, section 3.1")
+
+
+def _gradients(view: StageView) -> Formula:
+    precision = view.plan.problem.framework.gradient_precision(view.plan.problem.training)
+    source = f"gradients accumulated in {precision}; {ZERO}, section 3.1"
+    return _state(view, gradient_bytes_per_parameter(view.plan.inputs), 2, source)
+
+
+def _optimizer_states(view: StageView) -> Formula:
+    source = f"{view.plan.problem.optimizer.source}; Megatron-LM docs/user-guide/features/dist_optimizer.md"
+    return _state(view, optimizer_bytes_per_parameter(view.plan.inputs), 1, source)
+
+
+def _gathered_parameters(view: StageView) -> Formula:
+    inputs = view.plan.inputs
+    dense, expert = inputs.layer_parameters
+    each = int(gathered_bytes_per_parameter(inputs)[0])
+    source = f"whole gradients of the layer in work from ZeRO-2 on, in ZeRO-3 two layers' weights; {ZERO}, section 5"
+    largest = view.of_stage(inputs.largest_layer(dense + expert))
+    text = f"{each or gradient_bytes_per_parameter(inputs)} * G"
+    return view.plan.formula(text, source, {"G": largest}, alive=view.in_pipeline and each > 0)
+
+
+def _weight_gradient_buffers(view: StageView) -> Formula:
+    text = "2 * (D + h * V / t)" if view.has_head else "2 * D"
+    source = "a 16-bit buffer for each shape of weight, kept for good: TransformerEngine get_dummy_wgrad"
+    distinct = view.of_stage(distinct_matrix_parameters(view.plan.inputs))
+    return view.plan.formula(text, source, {"D": distinct}, alive=view.plan.problem.framework.dummy_weight_gradients)
+
+
+def _saved_activations(view: StageView) -> Formula:
+    text, values = view.layer_sum("S", saved_per_layer(view.plan.inputs))
+    source = (
+        f"S: table of tensors, after {KORTHIKANTI}, section 4.1; k: {view.plan.schedule.title}, "
+        f"{view.plan.schedule.source}"
+    )
+    return view.plan.formula(f"k * {text}", source, {"k": view.kept, **values}, alive=view.kept > 0)
+
+
+def _sent_outputs(view: StageView) -> Formula:
+    keeps = not view.plan.problem.framework.frees_sent_outputs
+    source = "a sent output lives until its backward, unless the trainer frees it (Megatron-Core schedules.py:171)"
+    text = f"k * {view.plan.element} * T * h{view.plan.over_sequence}"
+    return view.plan.formula(text, source, {"k": view.kept}, alive=keeps and not view.has_head and view.kept > 0)
+
+
+def _embedding_activations(view: StageView) -> Formula:
+    dropout = view.plan.problem.training.dropout
+    text = f"k * T * (8 + h{view.plan.over_sequence})" if dropout else "k * T * 8"
+    source = f"token ids of 8 bytes{', dropout mask of 1' if dropout else ''}; {KORTHIKANTI}, section 4.3"
+    return view.plan.formula(text, source, {"k": view.kept}, alive=view.has_embedding and view.kept > 0)
+
+
+def _recomputed_layer(view: StageView) -> Formula:
+    saved = saved_per_layer(view.plan.inputs)
+    kind = view.largest_kind(view.whole_layers - saved)
+    whole, kept = view.plan.symbol("A", kind), view.plan.symbol("S", kind)
+    values = {whole: float(view.whole_layers[0, kind]), kept: float(saved[0, kind])}
+    alive = view.memory.moment == "layer_backward" and values[whole] > values[kept]
+    source = f"the layer in work, its forward repeated; Chen et al. 2016, arXiv 1604.06174; {KORTHIKANTI}, section 5"
+    return view.plan.formula(f"{whole} - {kept}", source, values, alive=alive)
+
+
+def _layer_backward_work(view: StageView) -> Formula:
+    plan = view.plan
+    problem, inputs = plan.problem, plan.inputs
+    of_kind = [problem.framework.backward_work(problem.model, problem.training, kind) for kind in inputs.kinds]
+    size = np.array([[float(inputs.tensor_bytes(tensors)[0]) for tensors in of_kind]])
+    tensors = [t for t in of_kind[view.largest_kind(size)] if inputs.tensor_bytes((t,))[0] > 0]
+    source = f"own count of what a layer's backward holds: {', '.join(t.name for t in tensors)}"
+    text = " + ".join(plan.tensor(t) for t in tensors)
+    return plan.formula(text, source, alive=view.memory.moment == "layer_backward")
+
+
+def _head_activations(view: StageView) -> Formula:
+    problem = view.plan.problem
+    loss = problem.framework.loss(problem.training)
+    norm = f"k * {2 * view.plan.element} * T * h{view.plan.over_sequence}"
+    times = f" * {1 + problem.model.mtp_num_layers}" if problem.model.mtp_num_layers else ""
+    text = f"{norm} + max(k - 1, 0) * {loss.saved_bytes} * T * V / t{times}"
+    source = f"final norm's input and output; {loss.saved_bytes} bytes a kept logit; {KORTHIKANTI}, section 4.3"
+    return view.plan.formula(text, source, {"k": view.kept}, alive=view.has_head and view.kept > 0)
+
+
+def _logits(view: StageView) -> Formula:
+    problem = view.plan.problem
+    loss = problem.framework.loss(problem.training)
+    at_loss = view.memory.moment == "loss"
+    alive = view.has_head and (at_loss or view.memory.moment == "head_backward")
+    gathers = float(view.plan.inputs.sequence_ways[0]) > 1
+    text = f"{loss.forward_bytes if at_loss else loss.backward_bytes} * T * V / t"
+    text += f" + {view.plan.element} * T * h" if gathers else ""
+    source = f"{loss.title}: {loss.source}{'; the gathered input of the output layer' if gathers else ''}"
+    return view.plan.formula(text, source, alive=alive)
+
+
+def _output_weight_gradient(view: StageView) -> Formula:
+    buffered = view.plan.problem.framework.dummy_weight_gradients
+    source = "own count: the output layer's 16-bit gradient before it is accumulated, where no buffer is kept for it"
+    alive = view.has_head and not buffered and view.memory.moment == "head_backward"
+    return view.plan.formula("2 * h * V / t", source, alive=alive)
+
+
+def _embedding_gradient(view: StageView) -> Formula:
+    source = "own count: the token table's dense 16-bit gradient before it is accumulated"
+    alive = view.has_embedding and view.memory.moment == "embedding_backward"
+    return view.plan.formula("2 * V * h / t", source, alive=alive)
+
+
+def _handoff_buffers(view: StageView) -> Formula:
+    text = f"2 * {view.plan.element} * T * h{view.plan.over_sequence}"
+    source = "a received activation and a received gradient: Megatron-Core p2p_communication.py"
+    return view.plan.formula(text, source, alive=view.in_pipeline and view.plan.estimate.plan.pipeline_parallel > 1)
+
+
+def _assumed(assumption: Assumption) -> str:
+    return f"{assumption.provenance}: {assumption.source}"
+
+
+def _allocator_overhead(view: StageView) -> Formula:
+    assumed = view.plan.problem.assumptions.allocator_overhead
+    values = {"allocator_overhead": assumed.value, "allocated": float(view.memory.allocated_bytes)}
+    return view.plan.formula("allocator_overhead * allocated", _assumed(assumed), values)
+
+
+def _cuda_context(view: StageView) -> Formula:
+    assumed = view.plan.problem.assumptions.cuda_context_bytes
+    return view.plan.formula("cuda_context_bytes", _assumed(assumed), {"cuda_context_bytes": assumed.value})
+
+
+def _workspace(view: StageView) -> Formula:
+    assumed = view.plan.problem.assumptions.workspace_bytes
+    return view.plan.formula("workspace_bytes", _assumed(assumed), {"workspace_bytes": assumed.value})
+
+
+def _communicator_buffers(view: StageView) -> Formula:
+    assumed = view.plan.problem.assumptions.communicator_bytes
+    values = {"groups": float(communicator_groups(view.plan.inputs)[0]), "communicator_bytes": assumed.value}
+    return view.plan.formula("groups * communicator_bytes", _assumed(assumed), values)
+
+
+MEMORY_FORMULAS: dict[str, Callable[[StageView], Formula]] = {
+    "weights": _weights,
+    "gradients": _gradients,
+    "optimizer_states": _optimizer_states,
+    "gathered_parameters": _gathered_parameters,
+    "weight_gradient_buffers": _weight_gradient_buffers,
+    "saved_activations": _saved_activations,
+    "sent_outputs": _sent_outputs,
+    "embedding_activations": _embedding_activations,
+    "recomputed_layer": _recomputed_layer,
+    "layer_backward_work": _layer_backward_work,
+    "head_activations": _head_activations,
+    "logits": _logits,
+    "output_weight_gradient": _output_weight_gradient,
+    "embedding_gradient": _embedding_gradient,
+    "handoff_buffers": _handoff_buffers,
+    "allocator_overhead": _allocator_overhead,
+    "cuda_context": _cuda_context,
+    "workspace": _workspace,
+    "communicator_buffers": _communicator_buffers,
+}
+"""One for every name in `engine.memory.TERMS` and `ALLOWANCES`."""
