@@ -8,11 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from ppadvisor.specs.hf_reader import ConfigReader, Fields
-from ppadvisor.specs.model import MlaSpec, MoeSpec
+from ppadvisor.specs.model import MAX_LAYERS, MlaSpec, MoeSpec
 from ppadvisor.specs.validation import validate
-
-MAX_LAYERS = 100_000
-"""Every layer is looked at one by one; more than this is a slip of the keyboard."""
 
 
 def layer_count(r: ConfigReader) -> int:

@@ -71,7 +71,7 @@ def load_cluster(name: str, num_gpus: int | None = None) -> ClusterSpec:
 def load_model(name: str) -> ModelSpec:
     """A model from a preset name, a Hugging Face config.json (or its directory), or a TOML file of ours."""
     if not name.strip():
-        raise InputError("model: the name is empty; needs a preset name, a config.json (or its directory) or a TOML file")
+        raise InputError("model: the name is empty; needs a preset, a config.json (or its directory) or a TOML file")
     path = Path(name)
     looks_like_path = "/" in name or path.suffix.lower() in (".json", ".toml", ".yaml", ".yml")
     if looks_like_path or _is_directory(path):

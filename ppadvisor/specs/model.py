@@ -14,7 +14,7 @@ PositionalEmbedding = Literal["learned", "rope", "alibi", "none"]
 QkNorm = Literal["none", "head", "per_head", "full"]
 
 MAX_LAYERS = 10_000
-"""Layers are looked at one by one; no transformer is near this many."""
+"""Every layer is looked at one by one; more than this is a slip of the keyboard."""
 
 
 @dataclass(frozen=True)

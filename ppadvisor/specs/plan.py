@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import model_validator
 
 from ppadvisor.specs.base import Indices, NonNegativeInt, PositiveInt, Spec
 
@@ -33,6 +34,16 @@ class PlanSpec(Spec):
     optimizer_sharding: NonNegativeInt
     """ZeRO stage: 0 nothing, 1 optimizer states (Megatron's distributed optimizer), 2 and gradients, 3 and weights."""
     layers_per_stage: Indices
+    """Transformer layers of each rank, first rank first; with two copies of the model, of each stage."""
+    layers_per_chunk: Indices
+    """Transformer layers of each virtual stage in model order; may be left out where v = 1 makes it the same."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _one_chunk_a_rank(cls, data: Any) -> Any:
+        if isinstance(data, dict) and data.get("virtual_stages") == 1:
+            return {"layers_per_chunk": data.get("layers_per_stage"), **data}
+        return data
 
 
 @dataclass(frozen=True)
@@ -40,7 +51,7 @@ class PlanTable:
     """Plans as rows: one int64 array a column, all of one length.
 
     `schedule` indexes `schedule_names`, `recompute` indexes RECOMPUTE, `split` indexes `splits`
-    (layers of each stage, first stage first).
+    (layers of each stage in model order, p v of them).
     """
 
     pipeline_parallel: IntArray
@@ -70,24 +81,3 @@ class PlanTable:
         """The table of some rows only (indices, a mask or a slice)."""
         columns = {name: getattr(self, name)[rows] for name in self.column_names()}
         return PlanTable(**columns, schedule_names=self.schedule_names, splits=self.splits)
-
-    def plan(self, row: int) -> PlanSpec:
-        """One row, as people read it."""
-        direct = {
-            name: int(getattr(self, name)[row])
-            for name in self.column_names()
-            if name not in ("schedule", "recompute", "split")
-        }
-        return PlanSpec(
-            **direct,
-            schedule=self.schedule_names[int(self.schedule[row])],
-            recompute=RECOMPUTE[int(self.recompute[row])],
-            layers_per_stage=self.splits[int(self.split[row])],
-        )
-
-    @staticmethod
-    def of(plan: PlanSpec) -> PlanTable:
-        """The table with one row."""
-        value = plan.model_dump() | {"schedule": 0, "recompute": RECOMPUTE.index(plan.recompute), "split": 0}
-        columns = {name: np.array([value[name]], dtype=np.int64) for name in PlanTable.column_names()}
-        return PlanTable(**columns, schedule_names=(plan.schedule,), splits=(plan.layers_per_stage,))

@@ -22,8 +22,9 @@ def validate(kind: type[SpecT], data: Mapping[str, Any], where: str) -> SpecT:
 
 
 def describe_problem(error: ValidationError, where: str, known: tuple[str, ...] = ()) -> str:
-    """One line for the first problem that pydantic found."""
-    first = error.errors(include_url=False)[0]
+    """One line for the first problem that pydantic found; a misspelt key before the one it leaves missing."""
+    problems = error.errors(include_url=False)
+    first = next((one for one in problems if one["type"] == "extra_forbidden"), problems[0])
     field = ".".join(str(part) for part in first["loc"])
     if first["type"] == "extra_forbidden":
         hint = nearest(str(first["loc"][-1]), known)

@@ -14,6 +14,11 @@ from tests.cli.conftest import Cli
 
 ASKED = "--model gpt2-medium-355m --gpu a100-sxm-80gb --gpus 8 --seq-len 1024 --global-batch 32 --pp 8 --micro-batch 1"
 """Eight stages, one GPU each, m = 32."""
+CHUNKED = (
+    "--model gpt2-medium-355m --gpu a100-sxm-80gb --gpus 4 --seq-len 1024 --global-batch 32 --pp 4 --micro-batch 1 "
+    "--schedule interleaved-1f1b --vp 2 --recompute none"
+)
+"""Four ranks of two chunks, m = 32."""
 TOO_LARGE = "--model llama-3.1-405b --gpu a100-sxm-80gb --gpus 8 --seq-len 8k --global-batch 8"
 ILLEGAL = (
     "--model gpt2-medium-355m --gpu a100-sxm-80gb --gpus 24 --gpus-per-node 3 --seq-len 1024 --global-batch 32 --tp 3"
@@ -112,6 +117,29 @@ def test_the_page_for_people(cli: Cli, saved: Path) -> None:
     assert "min(m, p-r) = min(32, 8-0) = 8" in page
 
 
+def test_the_page_with_virtual_stages(cli: Cli) -> None:
+    """Several chunks a rank: a table of them, sums over them, the closed form and what was counted, 80 columns."""
+    page = cli("explain", *CHUNKED.split()).stdout
+    assert max(map(len, page.splitlines())) <= 80
+    assert "(p-1)/(m*v+p-1) = 3/67 = 4.5 %" in page
+    assert "Chunks of stage 0 at that moment" in page
+    assert "(k0 × n0 + k1 × n1) × S" in page
+    one_line = " ".join(page.split())
+    assert "closed form min(m × v, (v-1) × N+2 × (p-r-1)+1)/v =" in one_line
+    assert "read off the order of work at its highest moment 5.5" in one_line
+    assert "layers of the stage; of its chunks n0, n1, ..." in one_line
+
+
+def test_chunks_in_json(cli: Cli) -> None:
+    """Each stage lists its chunks with the stage of the model that each holds; their layers are those of the plan."""
+    document = cli("explain", *CHUNKED.split(), "--format", "json").document
+    for stage in document["stages"]:
+        held = [(chunk["chunk"], chunk["stage"]) for chunk in stage["chunks"]]
+        assert held == [(0, stage["stage"]), (1, stage["stage"] + 4)]
+        assert sum(chunk["num_layers"] for chunk in stage["chunks"]) == stage["num_layers"]
+        assert stage["in_flight_microbatches"]["counted"] == stage["in_flight_microbatches"]["value"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [([], {0, 7}), (["--all-stages"], set(range(8))), (["--stage", "3"], {3}), (["--stage", "0"], {0})],
@@ -197,7 +225,8 @@ def test_an_illegal_plan_of_a_file(cli: Cli, edited: Edit) -> None:
     """A plan that the trainer refuses is answered with its reason; exit 3."""
     path = edited("problem.training.sequence_length", 1023)
     plan = json.loads(path.read_text())
-    plan["plans"][0]["plan"] |= {"pipeline_parallel": 4, "tensor_parallel": 2, "layers_per_stage": [6, 6, 6, 6]}
+    layers = {"layers_per_stage": [6, 6, 6, 6], "layers_per_chunk": [6, 6, 6, 6]}
+    plan["plans"][0]["plan"] |= {"pipeline_parallel": 4, "tensor_parallel": 2, **layers}
     path.write_text(json.dumps(plan))
     result = cli("explain", str(path), "--format", "json")
     assert result.exit_code == 3

@@ -20,6 +20,7 @@ from ppadvisor.engine.communication import (
 )
 from ppadvisor.engine.inputs import FloatArray, PlanInputs
 from ppadvisor.engine.problem import Problem
+from ppadvisor.engine.tables import table_of as single
 from ppadvisor.specs.assumptions import Assumptions
 from ppadvisor.specs.plan import PlanSpec
 from tests.problems import cluster, model, plan, problem, table_of
@@ -173,6 +174,14 @@ def test_data_parallelism_moves_what_zero_says(zero: int, bytes_a_parameter: int
     assert data_parallel_s(inputs, 4)[0, 0] == pytest.approx(expected, rel=1e-12)
 
 
+def test_only_experts_have_their_own_reduction() -> None:
+    """One latency a step for the dense parameters, one more where a stage has routed experts."""
+    slow = PERFECT.changed({"collective_latency_s": 1.0})
+    for name, collectives in (("llama", 1), ("moe", 2)):
+        of, one = problem(model(name), num_gpus=8, assume=slow), plan([12], data_parallel=8)
+        assert data_parallel_s(inputs_of(of, one), 4)[0, 0] == pytest.approx(collectives, abs=0.01)
+
+
 def test_a_tied_table_is_summed_over_both_ends() -> None:
     """Two fp32 copies of V h / t are all-reduced between first and last stage, and nothing where they are one."""
     of = problem(num_gpus=8, assume=PERFECT)
@@ -181,3 +190,22 @@ def test_a_tied_table_is_summed_over_both_ends() -> None:
     assert tied_embedding_s(inputs_of(of, plan([12], tensor_parallel=2, data_parallel=4))).tolist() == [0]
     untied = problem(model("llama"), num_gpus=8, assume=PERFECT)
     assert tied_embedding_s(inputs_of(untied, plan([6, 6], data_parallel=4))).tolist() == [0]
+
+
+@pytest.mark.parametrize(
+    ("schedule", "v", "apart"), [("interleaved-1f1b", 2, True), ("zb-v", 2, False), ("1f1b-vocab-2", 1, False)]
+)
+def test_ends_on_one_rank_share_a_tied_table(schedule: str, v: int, apart: bool) -> None:
+    """On a V the first rank uses one table at both ends, spread over all ranks both are cut alike: nothing to add up."""
+    of = problem(model(num_layers=8), num_gpus=4, assume=PERFECT)
+    one = plan((2,) * 4, schedule=schedule, virtual_stages=v, layers_per_chunk=(2 // v,) * (4 * v))
+    inputs = PlanInputs.of(of, single(one), every_stage=True)
+    assert tied_embedding_s(inputs)[0] == (4 * 5000 * 512 / 300e9 if apart else 0)
+
+
+def test_whole_gradients_are_reduced_once() -> None:
+    """FSDP2 under pipelining accumulates whole gradients: 4 bytes a parameter are reduced once, 2 gathered."""
+    of = problem(num_gpus=8, assume=PERFECT, framework="torchtitan")
+    inputs = inputs_of(of, plan([12], data_parallel=8, optimizer_sharding=2, num_microbatches=8))
+    expected = 7 / 8 * (4 + 2) * float(inputs.parameters[0][0, 0]) / 300e9
+    assert data_parallel_s(inputs, 4)[0, 0] == pytest.approx(expected, rel=1e-12)

@@ -1,54 +1,25 @@
-"""Memory: totals keep their parts, the properties that any right model has, and numbers counted by others."""
+"""Memory: totals keep their parts, and the properties that any right model has."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-from functools import cache
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ppadvisor import frameworks
 from ppadvisor.engine.evaluate import estimate_plan, evaluate
 from ppadvisor.engine.inputs import PlanInputs
-from ppadvisor.engine.memory import ALLOWANCES, MOMENTS, TERMS, MemoryTable, memory_table, saved_per_layer
+from ppadvisor.engine.memory import (
+    ALLOWANCES,
+    MOMENTS,
+    TERMS,
+    memory_table,
+)
 from ppadvisor.engine.parameters import count_parameters
-from ppadvisor.engine.problem import Problem
-from ppadvisor.specs.load import load_model
-from ppadvisor.specs.model import ModelSpec
-from ppadvisor.specs.plan import PlanSpec
-from tests.problems import MODELS, model, plan, problem, random_plans, table_of
-
-PLANS_A_PROBLEM = 40
-CASES = [(name, framework) for name in MODELS for framework in frameworks.FRAMEWORKS]
-
-every_case = pytest.mark.parametrize(("name", "framework"), CASES)
-every_model = pytest.mark.parametrize("name", MODELS)
-every_framework = pytest.mark.parametrize("framework", frameworks.FRAMEWORKS)
-
-
-@cache
-def case(name: str, framework: str) -> tuple[Problem, tuple[PlanSpec, ...]]:
-    """A problem of every kind of model, dropout where the model is a GPT, and random plans for it."""
-    of = problem(model(name), framework=framework, dropout=name == "gpt")
-    return of, tuple(random_plans(of, PLANS_A_PROBLEM))
-
-
-def memory_of(of: Problem, *plans: PlanSpec) -> MemoryTable:
-    """Memory of these plans, every stage and term."""
-    return memory_table(PlanInputs.of(of, table_of(plans), every_stage=True), keep_terms=True)
-
-
-def term(of: Problem, name: str, one: PlanSpec) -> list[float]:
-    """One term of each stage at its highest moment."""
-    return [float(value) for value in memory_of(of, one).terms[name][0]]
-
-
-# --- totals and their parts -------------------------------------------------------------------------------------------
+from tests.engine.memory_cases import case, every_case, every_framework, every_model, memory_of, term
+from tests.problems import MODELS, model, plan, problem, table_of
 
 
 @every_case
@@ -119,9 +90,6 @@ def test_the_search_sees_the_peak_that_is_shown(name: str, framework: str) -> No
         assert shown.conservative_bytes == pytest.approx(table.conservative_bytes[row], abs=1)
         assert shown.binding_stage == table.binding_stage[row]
         assert shown.verdict == ("fits", "borderline", "does_not_fit")[table.verdict[row]]
-
-
-# --- what may never happen --------------------------------------------------------------------------------------------
 
 
 @every_case
@@ -227,196 +195,3 @@ def test_every_rank_of_a_stage_together_holds_the_stage(name: str) -> None:
     assert (4 * dense >= whole).all()
     assert (4 * dense <= 1.5 * whole).all()  # norms, biases, positions, and keys and values beyond the groups
     assert (expert == experts).all()  # cut by e and etp, which are 1
-
-
-# --- numbers counted by others ----------------------------------------------------------------------------------------
-
-
-def layer_bytes_per_token(spec: ModelSpec, recompute: str = "none", micro_batch: int = 1, **run: Any) -> float:
-    """What one layer keeps of one token, t = c = 1."""
-    of = problem(spec, **run)
-    one = plan([spec.num_layers], recompute=recompute, micro_batch_size=micro_batch)
-    inputs = PlanInputs.of(of, table_of([one]), every_stage=True)
-    return float(saved_per_layer(inputs)[0, 0]) / (of.training.sequence_length * micro_batch)
-
-
-def gpt(h: int, a: int) -> ModelSpec:
-    """A GPT layer of the paper: f = 4 h, as many key/value heads as heads."""
-    return model(hidden_size=h, ffn_hidden_size=4 * h, num_attention_heads=a, num_query_groups=a, head_dim=h // a)
-
-
-STATISTICS = 16
-"""Bytes a token for mean and deviation of two LayerNorms in fp32, which formulas in s b h leave out."""
-
-
-@pytest.mark.parametrize(("h", "a"), [(4096, 32), (1024, 16), (12288, 96)])
-def test_a_gpt_layer_keeps_what_the_paper_counts(h: int, a: int) -> None:
-    """34 s b h + 5 a s^2 b eager, 34 s b h with flash attention, 2 less without dropout, 2 under full recomputation.
-
-    Korthikanti et al. 2022 (arXiv 2205.05198), equation 1 and section 5; norm statistics and, with flash attention,
-    one fp32 number a head and token come on top.
-    """
-    s = 2048
-    assert layer_bytes_per_token(gpt(h, a), dropout=True) == 34 * h + STATISTICS + 4 * a
-    assert layer_bytes_per_token(gpt(h, a)) == 32 * h + STATISTICS + 4 * a
-    eager = layer_bytes_per_token(gpt(h, a), dropout=True, attention="eager")
-    assert eager == 34 * h + STATISTICS + 5 * a * s
-    assert layer_bytes_per_token(gpt(h, a), attention="eager") == 32 * h + STATISTICS + 2 * a * s
-    # selective recomputation takes away all that is quadratic in s
-    for dropout, kept in ((True, 34), (False, 32)):
-        selective = layer_bytes_per_token(gpt(h, a), "selective", dropout=dropout, attention="eager")
-        assert selective == kept * h + STATISTICS
-    assert layer_bytes_per_token(gpt(h, a), "full", dropout=True) == 2 * h
-
-
-@pytest.mark.parametrize(
-    ("h", "a", "s", "b", "flash_dropout", "flash", "eager_dropout", "eager"),
-    [
-        (4096, 32, 2048, 1, 34.0332, 32.0332, 114.502, 64.502),
-        (1024, 16, 1024, 4, 34.0703, 32.0703, 114.2578, 64.2578),
-        (12288, 96, 2048, 1, 34.0319, 32.0319, 114.1673, 64.1673),
-    ],
-)
-def test_a_gpt_layer_keeps_what_torch_saves(
-    h: int, a: int, s: int, b: int, flash_dropout: float, flash: float, eager_dropout: float, eager: float
-) -> None:
-    """To a byte a token, what autograd of torch 2.13 saves for a real layer under fake tensors (there in s b h).
-
-    But for two things: the statistics of the norms, fp32 in a GPU's kernels and 16 bit there (8 bytes a token less),
-    and the causal mask of the eager layer, s^2 bytes shared by the batch, which a real trainer keeps once for all.
-    """
-    spec, mask = gpt(h, a), s / b
-    for counted, masked, run in (
-        (flash_dropout, False, {"dropout": True}),
-        (flash, False, {}),
-        (eager_dropout, True, {"dropout": True, "attention": "eager"}),
-        (eager, True, {"attention": "eager"}),
-    ):
-        ours = layer_bytes_per_token(spec, sequence_length=s, micro_batch=b, **run)
-        assert ours == pytest.approx(counted * h - mask * masked + 8, abs=1)
-
-
-def test_a_llama_layer_keeps_what_torch_saves() -> None:
-    """Llama-3-8B, flash attention with grouped heads: 41.0332 s b h counted on torch 2.13 under fake tensors.
-
-    That is 41 h for the tensors, 4 a for the softmax statistics and 8 for those of two RMSNorms.
-    """
-    spec = load_model("llama-3-8b")
-    for s in (2048, 8192):
-        ours = layer_bytes_per_token(spec, sequence_length=s)
-        assert ours == 41 * 4096 + 4 * 32 + 8
-        assert ours == pytest.approx(41.0332 * 4096, abs=0.5)
-        assert layer_bytes_per_token(spec, "full", sequence_length=s) == 2 * 4096
-
-
-def test_a_llama_layer_keeps_less_in_megatron() -> None:
-    """The fused activation keeps 3 inner tensors: 12 h + 4 k g + 6 f, 4 a and norm statistics; b > 1 adds 2 h.
-
-    Tensor by tensor: two residuals, two norm outputs, q, attention output (2 h each); k and v (2 k g each); gate, up
-    and their product (2 f each). With several sequences flash attention's own layout is a second copy of its output.
-    """
-    spec = load_model("llama-3-8b")
-    kept = 12 * 4096 + 4 * 128 * 8 + 6 * 14336 + 4 * 32 + 8
-    assert layer_bytes_per_token(spec, framework="megatron") == kept
-    assert layer_bytes_per_token(spec, framework="megatron", micro_batch=2) == kept + 2 * 4096
-
-
-@pytest.mark.parametrize(
-    ("run", "d", "per_parameter"),
-    [
-        # Megatron-LM docs/user-guide/features/dist_optimizer.md: bf16 parameters, fp32 gradients; d = 1 is unsharded
-        ({"precision": "bf16"}, 1, 18),
-        ({"precision": "bf16"}, 8, 6 + 12 / 8),
-        # fp16 parameters, fp16 gradients
-        ({"precision": "fp16", "gradient_precision": "fp16"}, 1, 20),
-        ({"precision": "fp16", "gradient_precision": "fp16"}, 8, 4 + 16 / 8),
-        # fp32 parameters, fp32 gradients
-        ({"precision": "fp32"}, 1, 16),
-        ({"precision": "fp32"}, 8, 8 + 8 / 8),
-        # bf16 weight 2, fp32 gradient 4, fp32 main weight 4 and one moment 4, or none
-        ({"optimizer": "sgd-momentum"}, 1, 14),
-        ({"optimizer": "sgd"}, 1, 10),
-        # bf16 moments 2 + 2 beside the main weight; no main weight and bf16 gradients: four times 2
-        ({"optimizer": "adam-bf16-moments"}, 1, 14),
-        ({"optimizer": "adam-pure-bf16", "gradient_precision": "bf16"}, 1, 8),
-    ],
-)
-@pytest.mark.parametrize("framework", frameworks.FRAMEWORKS)
-def test_bytes_of_a_parameter_and_its_states(framework: str, run: dict[str, Any], d: int, per_parameter: float) -> None:
-    """Weights, gradients and optimizer states are so many bytes times the parameters of each stage."""
-    of = problem(model("llama"), framework=framework, **run)
-    inputs = PlanInputs.of(of, table_of([plan([6, 6], data_parallel=d, optimizer_sharding=1)]), every_stage=True)
-    terms = memory_table(inputs, keep_terms=True).terms
-    held = sum(terms[name][0] for name in ("weights", "gradients", "optimizer_states"))
-    np.testing.assert_allclose(held, per_parameter * inputs.parameters[0][0], rtol=1e-12)
-
-
-@every_framework
-def test_a_70b_models_weights_over_8_stages(framework: str) -> None:
-    """140 GB of fp16 weights over 8 stages: 17.6 GB on average, more at the ends, which hold embedding and head."""
-    of = problem(load_model("llama-3.1-70b"), num_gpus=8, framework=framework, precision="fp16")
-    stages = estimate_plan(of, plan([10] * 8), margin=0.9).memory.stages
-    weights = [stage.terms["weights"] for stage in stages]
-    assert sum(weights) == 2 * 70_553_706_496  # Llama-3.1-70B, as published
-    assert round(sum(weights) / 8 / 1e9, 1) == 17.6
-    assert len(set(weights[1:-1])) == 1
-    assert weights[-1] > weights[0] > weights[1]
-    assert weights[0] - weights[1] == 2 * 128_256 * 8192  # the token table
-    assert weights[-1] - weights[1] == 2 * (128_256 * 8192 + 8192)  # the output layer and the final norm
-
-
-def test_the_tied_copy_counts_once_per_end() -> None:
-    """A tied table is stored on the first and on the last stage, and once where they are the same."""
-    of = problem(model("gpt"))
-    table, h = 5000 * 512, 512
-    alone, two = ([s.parameters for s in estimate_plan(of, plan(x), margin=0.9).memory.stages] for x in ([12], [6, 6]))
-    assert sum(two) - sum(alone) == table
-    assert two[0] - two[1] == 4096 * h - 2 * h  # both hold the table; the first the positions, the last the final norm
-
-
-# --- the ends of the pipeline -----------------------------------------------------------------------------------------
-
-
-def test_a_large_vocabulary_binds_the_last_stage() -> None:
-    """With a vocabulary of a million the loss's moments on the last stage are the peak; with a small one stage 0's."""
-    peaks = {}
-    for vocab_size in (1000, 1_000_000):
-        of = problem(model("llama", vocab_size=vocab_size), sequence_length=4096)
-        memory = estimate_plan(of, plan([3] * 4), margin=0.9).memory
-        peaks[vocab_size] = (memory.binding_stage, memory.stages[memory.binding_stage].moment)
-    assert peaks[1000] == (0, "layer_backward")
-    assert peaks[1_000_000] == (3, "loss")
-
-
-@pytest.mark.parametrize(("loss", "per_logit"), [("native", 6), ("fused", 2), ("torch", 14)])
-def test_logits_take_the_bytes_of_the_loss(loss: str, per_logit: int) -> None:
-    """At the loss's worst moment: 2 (16-bit logits) + 4 (fp32) native, 2 fused, 2 + 4 + 4 + 4 in plain torch.
-
-    Times the logits of one micro-batch, s b V / t.
-    """
-    of = problem(model("llama", vocab_size=1_000_000), loss=loss, sequence_parallel=False)
-    stage = estimate_plan(of, plan([6, 6], tensor_parallel=2, micro_batch_size=2), margin=0.9).memory.stages[-1]
-    if stage.moment == "loss":
-        assert stage.terms["logits"] == per_logit * 2048 * 2 * 1_000_000 / 2
-    else:
-        assert (loss, stage.moment) == ("fused", "head_backward")
-
-
-@every_framework
-def test_only_pipelines_have_receive_buffers(framework: str) -> None:
-    """Two tensors of s b h / (c t) in 16 bit where p > 1 (with sequence parallelism), none where p = 1."""
-    of = problem(model("llama"), framework=framework)
-    one = {"tensor_parallel": 2, "context_parallel": 2, "micro_batch_size": 4}
-    assert term(of, "handoff_buffers", plan([12], **one)) == [0]
-    assert term(of, "handoff_buffers", plan([6, 6], **one)) == [2 * 2 * 2048 * 4 * 512 / (2 * 2)] * 2
-
-
-def test_unbalanced_experts_widen_the_conservative_end_only() -> None:
-    """Assuming 1.5 times the mean tokens on the fullest rank raises the conservative end, not the middle estimate."""
-    of = problem(model("moe"))
-    balanced = replace(of.assumptions.expert_load_factor, high=1.0)
-    calm = replace(of, assumptions=replace(of.assumptions, expert_load_factor=balanced))
-    one = plan([6, 6], expert_parallel=4, data_parallel=4)
-    first, second = (estimate_plan(x, one, margin=0.9).memory for x in (calm, of))
-    assert first.peak_bytes == second.peak_bytes
-    assert first.conservative_bytes < second.conservative_bytes

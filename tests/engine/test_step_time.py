@@ -9,18 +9,16 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from ppadvisor import frameworks, schedules
-from ppadvisor.engine.compute import embedding_compute, head_compute, layer_compute
+from ppadvisor import schedules
 from ppadvisor.engine.evaluate import estimate_plan, evaluate
 from ppadvisor.engine.flops import megatron_flops_per_token
-from ppadvisor.engine.inputs import FloatArray, PlanInputs
+from ppadvisor.engine.inputs import PlanInputs
 from ppadvisor.engine.problem import Problem
 from ppadvisor.engine.results import PlanEstimate
 from ppadvisor.engine.step_time import (
     IDLE_PARTS,
     STEP_PARTS,
     WORK_PARTS,
-    StageTimes,
     pipeline_s,
     stage_times,
     step_times,
@@ -30,9 +28,9 @@ from ppadvisor.schedules.base import StageTotals
 from ppadvisor.schedules.replay import replay
 from ppadvisor.specs.assumptions import Assumptions
 from ppadvisor.specs.plan import PlanSpec
-from tests.problems import MODELS, cluster, model, plan, problem, random_plans, table_of
+from tests.problems import FRAMEWORKS, MODELS, cluster, model, plan, problem, random_plans, table_of
 
-CASES = [(name, framework) for name in MODELS for framework in frameworks.FRAMEWORKS]
+CASES = [(name, framework) for name in MODELS for framework in FRAMEWORKS]
 every_case = pytest.mark.parametrize(("name", "framework"), CASES)
 every_model = pytest.mark.parametrize("name", MODELS)
 
@@ -41,7 +39,7 @@ every_model = pytest.mark.parametrize("name", MODELS)
 def case(name: str, framework: str) -> tuple[Problem, tuple[PlanSpec, ...]]:
     """A problem on eight nodes and random plans for it."""
     of = problem(model(name), num_gpus=64, global_batch_size=256, framework=framework)
-    return of, tuple(random_plans(of, 25, seed=3))
+    return of, tuple(random_plans(of, 16, seed=3))
 
 
 def inputs_of(of: Problem, *plans: PlanSpec, every_stage: bool = True) -> PlanInputs:
@@ -52,9 +50,6 @@ def inputs_of(of: Problem, *plans: PlanSpec, every_stage: bool = True) -> PlanIn
 def shown(of: Problem, one: PlanSpec) -> PlanEstimate:
     """The plan as it is reported: replayed."""
     return estimate_plan(of, one, margin=0.9)
-
-
-# --- the textbook -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("schedule", "m"), [("1f1b", 1), ("1f1b", 8), ("1f1b", 32), ("gpipe", 8), ("gpipe", 32)])
@@ -69,7 +64,8 @@ def test_equal_stages_and_free_links_are_the_textbook(schedule: str, m: int) -> 
             inputs = inputs_of(problem(), one, every_stage=every_stage)
             ones = (inputs.stages.count > 0).astype(np.float64)
             work = {name: (3.0 if name == "compute" else 0.0) * ones for name in WORK_PARTS}
-            times = StageTimes(ones, 2 * ones, work)
+            of_chunk = ones[:, :, None]
+            times = replace(stage_times(inputs), forward=of_chunk, backward=2 * of_chunk, work=work)
             pipeline = pipeline_s(inputs, totals_of(inputs, times, links=False))
             assert pipeline.tolist() == [(m + p - 1) * 3]
             step = step_times(inputs, times, pipeline, pipeline)
@@ -96,9 +92,6 @@ def test_without_a_pipeline_there_is_no_bubble() -> None:
     assert time.bubble_fraction == pytest.approx(0, abs=1e-12)
     for part in IDLE_PARTS:
         assert time.terms[f"{part}_s"] == pytest.approx(0, abs=1e-12)
-
-
-# --- parts and bounds -------------------------------------------------------------------------------------------------
 
 
 @every_case
@@ -198,8 +191,6 @@ def test_the_search_guesses_model_like_pipelines_within_five_percent() -> None:
     assert guessed == pytest.approx(replayed, rel=0.05)
 
 
-# --- which way it goes ------------------------------------------------------------------------------------------------
-
 FASTER: dict[str, dict[str, object]] = {
     "links within a node": {"intra_node_bandwidth_bytes_per_s": 450e9},
     "links between nodes": {"inter_node_bandwidth_bytes_per_s": 50e9},
@@ -214,7 +205,7 @@ def test_faster_machines_never_slow_a_plan(name: str, framework: str, what: str)
     """More bandwidth anywhere, or more FLOP/s: no stage, no part outside the pipeline and no step takes longer."""
     of, plans = case(name, framework)
     better = replace(of, cluster=cluster(64, **FASTER[what]))
-    for one in plans[:12]:
+    for one in plans[:6]:
         before, after = shown(of, one).time, shown(better, one).time
         assert after.step_time_s <= before.step_time_s * (1 + 1e-12)
         for stage, old in zip(after.stages, before.stages, strict=True):
@@ -230,7 +221,7 @@ def test_fewer_bytes_never_slow_a_plan(name: str, framework: str) -> None:
     smaller = replace(of, model=of.model.model_copy(update={"vocab_size": 1000}))
     shorter = replace(of, training=of.training.model_copy(update={"sequence_length": 1024}))
     half = replace(of, training=of.training.model_copy(update={"gradient_precision": "bf16"}))
-    for one in plans[:12]:
+    for one in plans[:6]:
         before = shown(of, one).time
         for better in (smaller, shorter):
             assert shown(better, one).time.step_time_s <= before.step_time_s * (1 + 1e-12)
@@ -241,7 +232,7 @@ def test_fewer_bytes_never_slow_a_plan(name: str, framework: str) -> None:
 def test_more_micro_batches_take_longer(name: str, framework: str) -> None:
     """At the same micro-batch size the step grows strictly with m, and the bubble never does."""
     of, _ = case(name, framework)
-    for schedule in (x for x in of.framework.schedules if x not in ("none", "naive")):
+    for schedule in (x for x in ("gpipe", "1f1b") if x in of.framework.schedules):
         one = {"schedule": schedule, "tensor_parallel": 2, "data_parallel": 4, "expert_parallel": 2}
         one |= {} if of.model.moe else {"expert_parallel": 1}
         times = [shown(of, plan([3, 3, 3, 3], **{**one, "num_microbatches": m})).time for m in (1, 2, 3, 4, 7, 8, 32)]
@@ -262,56 +253,6 @@ def test_recomputation_costs_time(name: str, framework: str) -> None:
     assert none.terms["recompute_s"] == 0
     assert none.model_flops_utilization == none.hardware_flops_utilization
     assert full.hardware_flops_utilization > full.model_flops_utilization
-
-
-# --- the work itself --------------------------------------------------------------------------------------------------
-
-ONLY_FLOPS = Assumptions().changed(
-    {"gemm_efficiency": 1.0, "attention_efficiency": 1.0, "gemm_launch_s": 0.0, "layer_launch_s": 0.0}
-)
-
-
-def forward_s(inputs: PlanInputs) -> FloatArray:
-    """Forward compute of the whole model, (plans,)."""
-    kinds, of_layer = inputs.problem.model.layer_kinds()
-    layers = [layer_compute(inputs, kinds[index]).forward for index in of_layer]
-    layers += [layers[-1]] * inputs.problem.model.mtp_num_layers
-    return np.asarray(np.sum([*layers, head_compute(inputs).forward, embedding_compute(inputs).forward], axis=0))
-
-
-@every_model
-@pytest.mark.parametrize("t", [1, 2])
-def test_compute_is_the_models_flops(name: str, t: int) -> None:
-    """With memory infinitely fast and no losses, a forward takes a third of Megatron's model FLOPs, and the router's.
-
-    Over t ranks a t-th of it. Megatron leaves the router out, counts norms of latents as products (below 1e-3) and
-    credits no window.
-    """
-    spec = model(name, sliding_window=None, sliding_window_period=None) if name == "windowed" else model(name)
-    machines = cluster(8, peak_flops_per_s={"bf16": 1e12}, hbm_bandwidth_bytes_per_s=1e30)
-    of = problem(spec, machines=machines, assume=ONLY_FLOPS)
-    found = forward_s(inputs_of(of, plan([12], tensor_parallel=t, expert_tensor_parallel=t if spec.moe else 1)))[0]
-    tokens = of.training.sequence_length
-    flops = megatron_flops_per_token(spec, tokens, spec.vocab_size) / 3 * tokens
-    if spec.moe:
-        moe_layers = sum(spec.is_moe_layer(i) for i in range(12)) + spec.mtp_num_layers
-        flops += 2 * tokens * spec.hidden_size * spec.moe.num_experts * moe_layers
-    assert found * 1e12 * t == pytest.approx(flops, rel=1e-9 if spec.mla is None else 2e-3)
-
-
-def test_a_window_makes_attention_cheaper() -> None:
-    """A windowed layer meets w (1 - w / 2s) keys a token where a full one meets s / 2: less, and the same at w = s."""
-    machines = cluster(8, hbm_bandwidth_bytes_per_s=1e30)
-    for window, share in ((512, 512 * (1 - 512 / 4096) / 1024), (2048, 1.0), (100_000, 1.0)):
-        narrow, full = (
-            problem(model("llama", sliding_window=w), machines=machines, assume=ONLY_FLOPS) for w in (window, None)
-        )
-        narrow_s, full_s = (
-            layer_compute(inputs, inputs.kinds[0]).forward[0]
-            for inputs in (inputs_of(narrow, plan([12])), inputs_of(full, plan([12])))
-        )
-        core = 2 * 2048 * 8 * 64 * 2048 / 400e12  # 2 T a k s: scores and values, half of them each
-        assert full_s - narrow_s == pytest.approx((1 - share) * core, rel=1e-9, abs=1e-18)
 
 
 def test_utilisation_counts_model_flops_only() -> None:
