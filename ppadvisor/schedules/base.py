@@ -284,6 +284,20 @@ class _Makespan(Protocol):
     ) -> FloatArray: ...
 
 
+class _OrderForTimes(Protocol):
+    def __call__(
+        self,
+        p: int,
+        m: int,
+        v: int,
+        forward_s: ArrayLike,
+        input_grad_s: ArrayLike,
+        weight_grad_s: ArrayLike,
+        handoff_s: ArrayLike = 0.0,
+        freed_at_input_grad: float = 0.0,
+    ) -> tuple[RankOrder, ...]: ...
+
+
 @dataclass(frozen=True)
 class Schedule:
     """What a schedule declares. A module of this package ends with one, named `SCHEDULE`.
@@ -323,6 +337,13 @@ class Schedule:
     formula_symbols: Callable[[int, int, int], Mapping[str, float]] | None = None
     """(p, m, v) -> further symbols of the two formulas with their values; None: they need none."""
     splits_backward: bool = False
+    order_for_times: _OrderForTimes | None = None
+    """(p, m, v, forward_s, input_grad_s, weight_grad_s, handoff_s = 0, freed_at_input_grad = 0) -> the order made for
+    these times, per rank or boundary, where a schedule has one; `order` is then that for F = I = W and free links."""
+    loss_waits: bool = False
+    """All m losses are computed before the first backward, so that all their logits are alive at once."""
+    spreads_head: bool = False
+    """Embedding and head are divided over all ranks."""
     parameter_copies: int = 1
     """Copies of each stage, on two ranks where 2; a micro-batch passes one of them."""
     asynchronous: bool = False

@@ -103,4 +103,5 @@ SCHEDULE = Schedule(
     makespan_s=makespan_s,
     pipeline_time_s=pipeline_time_s,
     pipeline_time_bounds_s=pipeline_time_bounds_s,
+    loss_waits=True,
 )

@@ -39,6 +39,9 @@ class Replay:
     busy_s: FloatArray
     idle_s: Mapping[str, FloatArray]
     """Cause -> idle seconds of each rank; the causes of a rank add up to makespan − busy."""
+    waits_s: tuple[FloatArray, ...]
+    """(actions, 2): from when until when the rank of an action waited for what it needs to be computed; the rest of the
+    gap before it is the link's."""
     in_flight_chunks: FloatArray
     """Chunk forwards whose activations each rank holds at its peak: taken up at F, let go at B (or at I and W)."""
     in_flight_microbatches: FloatArray
@@ -173,16 +176,26 @@ def _per_rank(graph: Graph, seconds: FloatArray) -> FloatArray:
     return np.bincount(graph.rank, seconds, len(graph.first) - 1).astype(np.float64)
 
 
-def _idle(
-    graph: Graph, start: FloatArray, end: FloatArray, arrival: FloatArray, blocking: bool
-) -> dict[str, FloatArray]:
+def _per_action(graph: Graph, values: FloatArray) -> tuple[FloatArray, ...]:
+    """Of each rank the values of its own actions, rows without work left out."""
+    counts = np.bincount(graph.rank[graph.real], minlength=graph.ranks)
+    return tuple(np.split(values[graph.real], np.cumsum(counts)[:-1]))
+
+
+def _waits(graph: Graph, start: FloatArray, end: FloatArray, arrival: FloatArray, blocking: bool) -> FloatArray:
+    """From when until when the rank of each action waited for what it needs to be computed, (rows, 2)."""
+    free = np.concatenate([[0.0], (arrival if blocking else end)[:-1]])  # when the rank could have gone on
+    free[graph.first[:-1]] = start[graph.first[:-1]]
+    computed = np.where(graph.needs >= 0, end[graph.needs], 0.0)
+    return np.stack([free, np.clip(computed, free, start)], axis=1)
+
+
+def _idle(graph: Graph, start: FloatArray, end: FloatArray, waits: FloatArray) -> dict[str, FloatArray]:
     """Seconds of each cause and rank. A gap before an action has one cause, the tensor it waits for."""
     opening, closing = graph.first[:-1], graph.first[1:] - 1
-    free = np.concatenate([[0.0], (arrival if blocking else end)[:-1]])  # when the rank could have gone on
     gap = start - np.concatenate([[0.0], end[:-1]])
     gap[opening] = 0.0
-    computed = np.where(graph.needs >= 0, end[graph.needs], 0.0)
-    waiting = np.clip(computed - free, 0.0, gap)
+    waiting = waits[:, 1] - waits[:, 0]
     forward = (graph.kind == Kind.FORWARD) | (graph.kind == Kind.VOCABULARY_FORWARD)
     causes = {
         "fill": start[opening],
@@ -210,29 +223,27 @@ def replay(
     blocking: bool = False,
     freed_at_input_grad: float = 0.0,
 ) -> Replay:
-    """Run `order` by the rules of this module.
+    """Run `order` by the rules of this module. Raises `ScheduleDeadlock`, `ScheduleError`, `InputError`.
 
     Times of F, B, I, W: per rank and chunk (p, v), per rank (p,), or one number; those of kinds that do not occur may
     be left out; S, and T or U (`vocabulary_backward_s`), take 0 unless given. Hand-offs: per boundary between stage s
-    and s+1 (stages − 1,), or one number; backwards the same unless given; within a rank they cost nothing. Raises
-    `ScheduleDeadlock`, `ScheduleError`, `InputError`.
+    and s+1 (stages − 1,), or one number; backwards the same unless given; within a rank they cost nothing.
     """
-    graph = build_graph(order, placement)
-    num_stages = int(placement.max()) + 1
-    head_s = (vocabulary_forward_s, vocabulary_backward_s, vocabulary_backward_s)
-    times = (forward_s, backward_s, input_grad_s, weight_grad_s, *head_s)
+    graph, num_stages = build_graph(order, placement), int(placement.max()) + 1
+    times = forward_s, backward_s, input_grad_s, weight_grad_s, vocabulary_forward_s, *(vocabulary_backward_s,) * 2
     durations = _durations(graph, placement.shape, dict(zip(Kind, times, strict=True)))
     back_s = handoff_s if handoff_backward_s is None else handoff_backward_s
     start, arrival = _run(graph, durations, _wires(graph, num_stages, handoff_s, back_s, meeting_s), blocking)
     end = start + durations
+    waits = _waits(graph, start, end, arrival, blocking)
     chunks = peak_in_flight_chunks(order, freed_at_input_grad)
-    cuts = np.cumsum([len(rank_order) for rank_order in order])[:-1]
     return Replay(
-        start_s=tuple(np.split(start[graph.real], cuts)),
-        end_s=tuple(np.split(end[graph.real], cuts)),
+        start_s=_per_action(graph, start),
+        end_s=_per_action(graph, end),
         makespan_s=float(end.max()),
         busy_s=_per_rank(graph, durations)[: len(order)],
-        idle_s=_idle(graph, start, end, arrival, blocking),
+        idle_s=_idle(graph, start, end, waits),
+        waits_s=_per_action(graph, waits),
         in_flight_chunks=chunks,
         in_flight_microbatches=chunks * len(order) / num_stages,
     )

@@ -11,7 +11,7 @@ from ppadvisor.errors import InputError
 from ppadvisor.schedules import get
 from ppadvisor.schedules.base import IntArray, RankOrder, looped_placement, peak_in_flight_chunks
 from ppadvisor.schedules.replay import IDLE_CAUSES, Replay, ScheduleDeadlock, ScheduleError, replay
-from tests.schedules.oracle import default_order, runnable_cases, uniform_times
+from tests.schedules.oracle import default_order, runnable_cases, uniform_chunk_times
 
 TWO: IntArray = looped_placement(2, 1)
 V_SHAPE = np.array([[0, 3], [1, 2]])
@@ -108,8 +108,9 @@ def test_activations_can_be_let_go_in_part_at_the_input_gradient() -> None:
 @pytest.mark.parametrize("blocking", [False, True])
 def test_idle_causes_add_up(name: str, p: int, m: int, blocking: bool) -> None:
     """On every rank the causes of idle time add up to the makespan less the work, and none is negative."""
-    times = uniform_times(np.random.default_rng((p, m)), p)
-    result = replay(*default_order(get(name), p, m), *times[:2], handoff_s=times.handoff_s, blocking=blocking)
+    order, placement = default_order(get(name), p, m)
+    times = uniform_chunk_times(np.random.default_rng((p, m)), placement)
+    result = replay(order, placement, **times.to_replay(), blocking=blocking)
     causes = np.array([result.idle_s[cause] for cause in IDLE_CAUSES])
     assert causes.sum(axis=0) == pytest.approx(result.makespan_s - result.busy_s, abs=1e-9)
     assert causes.min() >= 0
