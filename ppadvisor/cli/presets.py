@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, cast, get_args
 
 import click
 
@@ -13,6 +13,9 @@ from ppadvisor.cli.output import write_rows
 from ppadvisor.report.rows import Column
 from ppadvisor.specs.load import PresetKind, preset_data, preset_names, resolve_preset
 from ppadvisor.units import format_bandwidth, format_bytes_gib, format_count, format_gib, format_tflops
+
+if TYPE_CHECKING:
+    from ppadvisor.schedules.base import Schedule
 
 
 def _gigabytes(bandwidth_bytes_per_s: float) -> str:
@@ -54,15 +57,60 @@ COLUMNS: dict[PresetKind, tuple[Column, ...]] = {
     ),
     "clusters": (ID, Column("gpu", "GPU", justify="left"), Column("num_gpus", "GPUs"), *NODE, SOURCE),
 }
+SCHEDULES_KIND = "schedules"
+SCHEDULE_COLUMNS = (
+    ID,
+    Column("bubble", "bubble, equal stages", justify="left", min_width=20),
+    Column("in_flight", "micro-batches in flight on rank r", justify="left", min_width=18),
+    Column("virtual_stages", "v", justify="left"),
+    Column("parameter_copies", "copies"),
+    Column("split_backward", "split"),
+    Column("run_by", "who runs it", justify="left", min_width=11),
+    SOURCE,
+)
 FIELDS = (Column("field", "field", justify="left"), Column("value", "value", justify="left", min_width=40))
 
 
 @click.command()
-@click.argument("kind", type=OneOf("kind of preset", get_args(PresetKind)))
+@click.argument("kind", type=OneOf("kind of preset", (*get_args(PresetKind), SCHEDULES_KIND)))
 @click.argument("name", required=False)
 @output_options
-def command(kind: PresetKind, name: str | None, format: str, output: Path | None) -> None:
-    """Models, GPUs and clusters known by name; with NAME (or how it begins) every field of one."""
+def command(kind: str, name: str | None, format: str, output: Path | None) -> None:
+    """Models, GPUs, clusters and schedules known by name; with NAME (or how it begins) every field of one."""
+    if kind == SCHEDULES_KIND:
+        _write_schedules(name, format, output)
+    else:
+        _write_presets(cast(PresetKind, kind), name, format, output)
+
+
+def _write_schedules(name: str | None, format: str, output: Path | None) -> None:
+    """What every schedule declares, and which frameworks list it."""
+    from ppadvisor import frameworks, schedules
+
+    if name is not None:
+        schedules.get(name)  # an unknown one is answered with the nearest
+    rows = [_schedule_row(schedules.get(known), frameworks.who_runs(known)) for known in schedules.SCHEDULES]
+    shown = [row for row in rows if name in (None, row["id"])]
+    title = f"{len(shown)} schedules; v virtual stages, split: backward in input and weight gradient"
+    write_rows(SCHEDULE_COLUMNS, shown, format, output, title=title, extra={"kind": SCHEDULES_KIND})
+
+
+def _schedule_row(schedule: Schedule, run_by: tuple[str, ...]) -> dict[str, Any]:
+    steady = " (steady state)" if schedule.asynchronous else ""
+    return {
+        "id": schedule.id,
+        "title": schedule.title,
+        "bubble": schedule.bubble_formula + steady,
+        "in_flight": schedule.in_flight_formula,
+        "virtual_stages": str(schedule.virtual_stages),
+        "parameter_copies": schedule.parameter_copies,
+        "split_backward": "yes" if schedule.splits_backward else "no",
+        "run_by": ", ".join(run_by) or "nobody yet",
+        "source": schedule.source,
+    }
+
+
+def _write_presets(kind: PresetKind, name: str | None, format: str, output: Path | None) -> None:
     ids = preset_names(kind) if name is None else (resolve_preset(kind, name),)
     rows: list[dict[str, Any]] = [{"id": preset, **preset_data(kind, preset)} for preset in ids]
     columns: tuple[Column, ...] = COLUMNS[kind]

@@ -146,9 +146,12 @@ def handoffs(inputs: PlanInputs) -> Handoffs:
     volume = problem.training.activation_bytes * _boundary_elements(inputs) / inputs.sequence_ways
     intra = volume / links.intra + assumed.handoff_latency_s.value
     inter = volume / min(links.inter, links.intra) + assumed.handoff_latency_s.value
-    boundaries = (plans.pipeline_parallel - 1).astype(np.float64)
-    crossing = boundaries_between_nodes(inputs)
-    inside = boundaries - crossing
+    # each chunk passes the boundaries between neighbouring ranks; a loop also goes from the last rank back to the first
+    share = boundaries_between_nodes(inputs) / np.maximum(plans.pipeline_parallel - 1, 1)
+    span = plans.pipeline_parallel * plans.tensor_parallel * plans.context_parallel * plans.data_parallel
+    far_crossing = inputs.stages.far * (span > problem.cluster.gpus_per_node)
+    crossing = share * inputs.stages.adjacent + far_crossing
+    inside = inputs.stages.adjacent + inputs.stages.far - crossing
     slowest = np.where(crossing > 0, inter, np.where(inside > 0, intra, 0.0))
     return Handoffs(volume, crossing * inter + inside * intra, slowest, intra, inter)
 
@@ -174,12 +177,14 @@ def group_bandwidth(inputs: PlanInputs, ranks: FloatArray, stride: FloatArray) -
 def data_parallel_bytes_per_parameter(inputs: PlanInputs, gradient_bytes: int) -> FloatArray:
     """Bytes a step that are reduced and gathered for one parameter, (plans,).
 
-    ZeRO-0 all-reduces the gradients; 1 reduce-scatters them and gathers the weights; 2 reduces every micro-batch;
-    3 also gathers the weights for every forward and backward.
+    ZeRO-0 all-reduces the gradients; 1 reduce-scatters them and gathers the weights; 2 reduces every micro-batch,
+    unless the framework keeps whole gradients for one reduction; 3 also gathers the weights for every forward and
+    backward.
     Source: Rajbhandari et al. 2020 (arXiv 1910.02054), section 7.
     """
     zero, m = inputs.plans.optimizer_sharding, inputs.plans.num_microbatches.astype(np.float64)
-    reductions = np.where(zero >= 2, m, 1.0) * np.where(zero == 0, 2.0, 1.0)
+    once = inputs.problem.framework.accumulates_whole_gradients
+    reductions = np.where((zero >= 2) & (not once), m, 1.0) * np.where(zero == 0, 2.0, 1.0)
     gathers = np.where(zero == 0, 0.0, np.where(zero >= 3, 2 * m, 1.0))
     return np.asarray(reductions * gradient_bytes + gathers * inputs.problem.training.weight_bytes)
 
@@ -206,12 +211,16 @@ def data_parallel_s(inputs: PlanInputs, gradient_bytes: int) -> FloatArray:
 
 
 def tied_embedding_s(inputs: PlanInputs) -> FloatArray:
-    """All-reduce of the two copies of a tied embedding's gradient between first and last stage, (plans,)."""
+    """All-reduce of the two copies of a tied embedding's gradient between first and last stage, (plans,).
+
+    None where one rank holds both ends: on a V both use one table, spread over all ranks both are cut alike.
+    """
     if not inputs.problem.model.tied_embeddings:
         return np.zeros(len(inputs.plans))
     plans = inputs.plans
     volume = 4 * inputs.problem.model.hidden_size * inputs.vocab_size / plans.tensor_parallel
-    ranks = np.where(plans.pipeline_parallel > 1, 2.0, 1.0)
+    apart = (plans.pipeline_parallel > 1) & ~(inputs.both_ends > 0).any(axis=1)
+    ranks = np.where(apart, 2.0, 1.0)
     span = plans.pipeline_parallel * plans.tensor_parallel * plans.context_parallel * plans.data_parallel
     bandwidth = Links.of(inputs).for_span(span.astype(np.float64), inputs.problem.cluster.gpus_per_node)
     return all_reduce_s(volume, ranks, bandwidth, inputs.problem.assumptions.collective_latency_s.value)

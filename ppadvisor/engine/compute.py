@@ -29,6 +29,9 @@ class Pass:
 
     forward: FloatArray
     backward: FloatArray
+    """Both gradients."""
+    weight_grad: FloatArray | float = 0.0
+    """The part of the backward that makes the gradients of the weights."""
 
 
 def gemm_s(inputs: PlanInputs, m: FloatArray, n: FloatArray, k: FloatArray, count: FloatArray) -> FloatArray:
@@ -66,8 +69,8 @@ def linear_compute(inputs: PlanInputs, weight: Weight) -> Pass:
     rows, cols = weight.rows * ones, weight.cols * ones
     k, n = (rows / ways, cols) if weight.row_parallel else (rows, cols / ways)
     forward = gemm_s(inputs, m, n, k, count)
-    backward = gemm_s(inputs, m, k, n, count) + gemm_s(inputs, k, n, m, count)
-    return Pass(forward, backward)
+    weight_grad = gemm_s(inputs, k, n, m, count)
+    return Pass(forward, gemm_s(inputs, m, k, n, count) + weight_grad, weight_grad)
 
 
 def attention_core(inputs: PlanInputs, kind: LayerKind) -> Pass:
@@ -124,12 +127,15 @@ def layer_compute(inputs: PlanInputs, kind: LayerKind) -> Pass:
     """Seconds of one layer of this kind, no communication, no recomputation, not less than its launch time. (plans,)"""
     core, rest = attention_core(inputs, kind), elementwise_compute(inputs, kind)
     forward, backward = core.forward + rest.forward, core.backward + rest.backward
+    weight_grad = np.zeros_like(forward)
     for weight in layer_weights(inputs.problem.model, kind):
         if weight.is_matrix:
             linear = linear_compute(inputs, weight)
             forward, backward = forward + linear.forward, backward + linear.backward
+            weight_grad = weight_grad + linear.weight_grad
     launch = inputs.problem.assumptions.layer_launch_s.value
-    return Pass(np.maximum(forward, launch), np.maximum(backward, BACKWARD_LAUNCH * launch))
+    launched = np.maximum(backward, BACKWARD_LAUNCH * launch)
+    return Pass(np.maximum(forward, launch), launched, weight_grad * launched / backward)
 
 
 def head_compute(inputs: PlanInputs) -> Pass:
@@ -146,22 +152,23 @@ def head_compute(inputs: PlanInputs) -> Pass:
     forward = gemm_s(inputs, inputs.tokens, columns, hidden, ones) + _bytes_s(
         inputs, loss.traffic_forward_bytes * logits
     )
-    backward = gemm_s(inputs, inputs.tokens, hidden, columns, ones) + gemm_s(
-        inputs, hidden, columns, inputs.tokens, ones
-    )
+    weight_grad = gemm_s(inputs, hidden, columns, inputs.tokens, ones)
+    backward = gemm_s(inputs, inputs.tokens, hidden, columns, ones) + weight_grad
     backward = backward + _bytes_s(inputs, loss.traffic_backward_bytes * logits)
     mtp = problem.model.mtp_num_layers
-    forward, backward = (1 + mtp) * forward, (1 + mtp) * backward
+    forward, backward, weight_grad = ((1 + mtp) * seconds for seconds in (forward, backward, weight_grad))
     for weight in mtp_weights(problem.model):
         if weight.name == "mtp_projection":
             linear = linear_compute(inputs, weight)
             forward, backward = forward + mtp * linear.forward, backward + mtp * linear.backward
-    return Pass(forward, backward)
+            weight_grad = weight_grad + mtp * linear.weight_grad
+    return Pass(forward, backward, weight_grad)
 
 
 def embedding_compute(inputs: PlanInputs) -> Pass:
     """Look-up forward, scatter-add of the dense gradient backward: bytes only. (plans,)"""
     problem = inputs.problem
     rows = 2 * problem.training.activation_bytes * problem.model.hidden_size * inputs.tokens
-    table = 2 * problem.model.hidden_size * inputs.vocab_size / inputs.plans.tensor_parallel
-    return Pass(_bytes_s(inputs, rows), _bytes_s(inputs, rows + 3 * table))
+    table = problem.training.weight_bytes * problem.model.hidden_size * inputs.vocab_size / inputs.plans.tensor_parallel
+    backward = _bytes_s(inputs, rows + 3 * table)
+    return Pass(_bytes_s(inputs, rows), backward, backward)

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ppadvisor import schedules
-from ppadvisor.engine.communication import boundaries_between_nodes, handoffs, tensor_parallel_bytes
+from ppadvisor.engine.communication import handoffs, tensor_parallel_bytes
 from ppadvisor.engine.flops import megatron_flops_per_token, recomputed_flops_per_token
 from ppadvisor.engine.inputs import FloatArray, PlanInputs
 from ppadvisor.engine.memory import MOMENTS, MemoryTable, memory_table
+from ppadvisor.engine.pipeline import Pipeline, pipeline_of, timed_pipeline
 from ppadvisor.engine.problem import Problem
 from ppadvisor.engine.results import PlanEstimate, PlanMemory, PlanTime, StageMemory, StageTime, Verdict
-from ppadvisor.engine.step_time import StageTimes, StepTimes, pipeline_s, stage_times, step_times, totals_of
-from ppadvisor.schedules.replay import replay
+from ppadvisor.engine.step_time import StepTimes, pipeline_s, stage_times, step_times, totals_of
 from ppadvisor.specs.plan import PlanSpec, PlanTable
 
 BLOCK_ROWS = 16_384
@@ -49,15 +49,24 @@ def verdict_of(peak: FloatArray, conservative: FloatArray, capacity: float, marg
 
 def evaluate(problem: Problem, plans: PlanTable, *, margin: float) -> EstimateTable:
     """Estimate every plan of a table from the stages that can bind, block by block."""
-    blocks = [
-        _evaluate_block(problem, plans.take(slice(start, start + BLOCK_ROWS)), margin)
-        for start in range(0, len(plans), BLOCK_ROWS)
-    ]
-    if not blocks:
-        empty, none = np.zeros(0), np.zeros(0, dtype=np.int64)
-        return EstimateTable(empty, empty, empty, empty, none, none)
-    columns = {name: np.concatenate([getattr(block, name) for block in blocks]) for name in vars(blocks[0])}
-    return EstimateTable(**columns)
+    number, chunks = len(plans), _chunks_of_a_rank(plans)
+    whole = ("binding_stage", "verdict")
+    columns = {f.name: np.zeros(number, dtype=np.int64 if f.name in whole else float) for f in fields(EstimateTable)}
+    result = EstimateTable(**columns)
+    for size in np.unique(chunks):
+        # arrays have an axis for the chunks of a rank: plans with as many go together
+        alike = np.flatnonzero(chunks == size)
+        for start in range(0, len(alike), BLOCK_ROWS):
+            rows = alike[start : start + BLOCK_ROWS]
+            block = _evaluate_block(problem, plans.take(rows), margin)
+            for name, values in vars(block).items():
+                getattr(result, name)[rows] = values
+    return result
+
+
+def _chunks_of_a_rank(plans: PlanTable) -> NDArray[np.int64]:
+    copies = np.array([schedules.get(name).parameter_copies for name in plans.schedule_names], dtype=np.int64)
+    return np.asarray(plans.virtual_stages * copies[plans.schedule])
 
 
 def _evaluate_block(problem: Problem, plans: PlanTable, margin: float) -> EstimateTable:
@@ -80,46 +89,24 @@ def _evaluate_block(problem: Problem, plans: PlanTable, margin: float) -> Estima
 
 def estimate_plan(problem: Problem, plan: PlanSpec, *, margin: float) -> PlanEstimate:
     """One plan with every stage, its pipeline replayed action by action."""
-    inputs = PlanInputs.of(problem, PlanTable.of(plan), every_stage=True)
+    pipeline = pipeline_of(problem, plan)
+    inputs, times = pipeline.inputs, pipeline.times
     memory = memory_table(inputs, keep_terms=True)
-    times = stage_times(inputs)
-    makespan, idle = _replayed(inputs, times, plan, links=True)
-    free, _ = _replayed(inputs, times, plan, links=False)
+    makespan, idle = pipeline.makespan_s(links=True)
+    free, _ = pipeline.makespan_s(links=False)
     step = step_times(inputs, times, np.array([makespan]), np.array([free]))
     return PlanEstimate(
         plan=plan,
         memory=_plan_memory(inputs, memory, plan, margin),
-        time=_plan_time(inputs, times, step, plan, idle),
+        time=_plan_time(pipeline, step, idle),
     )
 
 
-def _boundary_times(inputs: PlanInputs, p: int) -> FloatArray:
-    """One-way hand-off over each boundary, first to second stage first, (p-1,) seconds."""
-    handoff = handoffs(inputs)
-    crossing = int(boundaries_between_nodes(inputs)[0])
-    plans, node = inputs.plans, inputs.problem.cluster.gpus_per_node
-    width = int((plans.tensor_parallel * plans.context_parallel * plans.data_parallel)[0])
-    first_ranks = np.arange(1, p) * width
-    crosses = (
-        np.ones(p - 1, dtype=np.bool_) if crossing == p - 1 else first_ranks // node != (first_ranks - width) // node
-    )
-    return np.asarray(np.where(crosses, handoff.inter_s[0], handoff.intra_s[0]))
-
-
-def _replayed(inputs: PlanInputs, times: StageTimes, plan: PlanSpec, *, links: bool) -> tuple[float, FloatArray]:
-    """(makespan, idle fraction of each rank) of the replayed order of work."""
-    schedule = schedules.get(plan.schedule)
-    p, v = plan.pipeline_parallel, plan.virtual_stages
-    boundary = _boundary_times(inputs, p) if links else np.zeros(max(p - 1, 0))
-    result = replay(
-        schedule.rank_orders(p, plan.num_microbatches, v),
-        schedule.placement(p, v),
-        forward_s=times.forward[0],
-        backward_s=times.backward[0],
-        handoff_s=boundary,
-    )
-    busy = (times.forward[0] + times.backward[0]) * plan.num_microbatches
-    return float(result.makespan_s), 1.0 - busy / float(result.makespan_s)
+def quick_step_time_s(problem: Problem, plan: PlanSpec) -> float:
+    """The step time of `estimate_plan` from a replay of a few rounds of micro-batches: to tell near-ties apart."""
+    pipeline = timed_pipeline(problem, plan)
+    makespan = np.array([pipeline.quick_makespan_s()])
+    return float(step_times(pipeline.inputs, pipeline.times, makespan, makespan).step[0])
 
 
 def _plan_memory(inputs: PlanInputs, memory: MemoryTable, plan: PlanSpec, margin: float) -> PlanMemory:
@@ -165,8 +152,9 @@ def _whole(value: np.float64) -> int:
     return int(np.ceil(value))
 
 
-def _plan_time(inputs: PlanInputs, times: StageTimes, step: StepTimes, plan: PlanSpec, idle: FloatArray) -> PlanTime:
-    problem = inputs.problem
+def _plan_time(pipeline: Pipeline, step: StepTimes, idle: FloatArray) -> PlanTime:
+    inputs, times, plan = pipeline.inputs, pipeline.times, pipeline.plan
+    problem, replayed = inputs.problem, pipeline.orders is not None and not pipeline.schedule.asynchronous
     training, num_gpus = problem.training, problem.cluster.num_gpus
     per_token = megatron_flops_per_token(problem.model, training.sequence_length, int(inputs.vocab_size[0]))
     flops = per_token * training.tokens_per_step
@@ -180,6 +168,7 @@ def _plan_time(inputs: PlanInputs, times: StageTimes, step: StepTimes, plan: Pla
     return PlanTime(
         step_time_s=step_s,
         pipeline_s=float(step.pipeline[0]),
+        replayed=replayed,
         bubble_fraction=bubble,
         utilization_fraction=1.0 - bubble,
         equal_stage_bubble_fraction=float(np.asarray(schedules.get(plan.schedule).bubble_fraction(p, m, v))),
@@ -194,8 +183,8 @@ def _plan_time(inputs: PlanInputs, times: StageTimes, step: StepTimes, plan: Pla
         stages=tuple(
             StageTime(
                 stage=i,
-                forward_s=float(times.forward[0, i]),
-                backward_s=float(times.backward[0, i]),
+                forward_s=float(times.forward[0, i].sum()),
+                backward_s=float(times.backward[0, i].sum()),
                 idle_fraction=float(idle[i]),
             )
             for i in range(p)

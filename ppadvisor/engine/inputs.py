@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,13 +18,23 @@ from ppadvisor.engine.parameters import (
     mtp_weights,
     rank_parameters,
 )
-from ppadvisor.engine.partition import Stages, stages_of
+from ppadvisor.engine.partition import Layout, Split, Stages, stages_of
 from ppadvisor.engine.problem import Problem
 from ppadvisor.frameworks.profile import Spread, Tensor, When
+from ppadvisor.schedules.base import Schedule
 from ppadvisor.specs.model import LayerKind
 from ppadvisor.specs.plan import PlanTable
 
 FloatArray = NDArray[np.float64]
+
+
+@lru_cache(maxsize=4096)
+def layout_of(schedule_id: str, split: Split, virtual_stages: int) -> Layout:
+    """Which rank of a schedule's pipeline holds which stages of a split."""
+    schedule = schedules.get(schedule_id)
+    ranks = len(split) // virtual_stages
+    placement = schedule.placement(ranks, virtual_stages).tolist()
+    return Layout(split, tuple(tuple(held) for held in placement), schedule.spreads_head)
 
 
 @dataclass(frozen=True)
@@ -33,13 +44,20 @@ class PlanInputs:
     problem: Problem
     plans: PlanTable
     stages: Stages
+    chunks_alive: FloatArray | None = None
+    """(plans, stages, chunks): forwards of each chunk alive at a rank's peak, read off the order of work itself; None:
+    the schedules' closed forms, every chunk alike."""
+    chunks_waiting: FloatArray | None = None
+    """Likewise those of them whose input gradient is done and whose weight gradient is not; None: not told apart."""
 
     @staticmethod
     def of(problem: Problem, plans: PlanTable, *, every_stage: bool) -> PlanInputs:
-        """Look up the stages of each plan's split."""
-        used, row_split = np.unique(plans.split, return_inverse=True)
-        table = stages_of(problem.model, [plans.splits[i] for i in used], every_stage=every_stage)
-        return PlanInputs(problem, plans, table.take(row_split.astype(np.int64)))
+        """Look up what the ranks of each plan hold. All plans must have the same number of chunks a rank."""
+        sizes = np.stack([plans.split, plans.schedule, plans.virtual_stages], axis=1)
+        used, row = np.unique(sizes, axis=0, return_inverse=True)
+        layouts = [layout_of(plans.schedule_names[s], plans.splits[split], v) for split, s, v in used.tolist()]
+        table = stages_of(problem.model, layouts, every_stage=every_stage)
+        return PlanInputs(problem, plans, table.take(row.reshape(-1).astype(np.int64)))
 
     @cached_property
     def kinds(self) -> tuple[LayerKind, ...]:
@@ -79,20 +97,58 @@ class PlanInputs:
         padded = self.problem.framework.padded_vocab_size(self.problem.model.vocab_size, self.plans.tensor_parallel)
         return padded.astype(np.float64)
 
+    def rows_by_schedule(self) -> Iterator[tuple[Schedule, NDArray[np.int64]]]:
+        """Each schedule in the table with the rows that run it."""
+        for index, name in enumerate(self.plans.schedule_names):
+            rows = np.flatnonzero(self.plans.schedule == index)
+            if len(rows):
+                yield schedules.get(name), rows
+
+    @cached_property
+    def copies(self) -> FloatArray:
+        """Copies of the model in one pipeline, (plans,): a micro-batch passes one of them."""
+        result = np.ones(len(self.plans))
+        for schedule, rows in self.rows_by_schedule():
+            result[rows] = schedule.parameter_copies
+        return result
+
     @cached_property
     def in_flight(self) -> FloatArray:
-        """Micro-batches whose activations a stage holds at its peak, (plans, stages)."""
+        """Micro-batches whose activations a rank holds at its peak, in whole-rank equivalents, (plans, stages).
+
+        A split backward lets go of them at the weight gradient.
+
+        Of a group of equal ranks the first, the last or the one in the middle holds the most, whichever the schedule.
+        """
+        if self.chunks_alive is not None:
+            held = self.chunks_alive if self.chunks_waiting is None else self.chunks_alive + self.chunks_waiting
+            stages_of_rank = held.shape[2] / self.copies
+            return np.asarray(held.sum(axis=2) / stages_of_rank[:, None])
         result = np.zeros(self.stages.first_stage.shape)
-        for index, name in enumerate(self.plans.schedule_names):
-            rows = self.plans.schedule == index
-            if rows.any():
-                plans = self.plans.take(rows)
-                result[rows] = schedules.get(name).in_flight_microbatches(
-                    plans.pipeline_parallel[:, None],
-                    plans.num_microbatches[:, None],
-                    plans.virtual_stages[:, None],
-                    self.stages.first_stage[rows],
-                )
+        for schedule, rows in self.rows_by_schedule():
+            plans = self.plans.take(rows)
+            size = (plans.pipeline_parallel, plans.num_microbatches, plans.virtual_stages)
+            p, m, v = (column[:, None] for column in size)
+            first, last = self.stages.first_stage[rows], self.stages.last_stage[rows]
+            for rank in (first, (first + last) // 2, last):
+                result[rows] = np.maximum(result[rows], schedule.in_flight_microbatches(p, m, v, rank))
+        return result
+
+    @cached_property
+    def chunk_in_flight(self) -> FloatArray:
+        """Forwards of each chunk that are alive at a rank's peak, (plans, stages, chunks)."""
+        if self.chunks_alive is not None:
+            return self.chunks_alive
+        chunks = self.stages.chunk_head.shape[2]
+        return np.repeat((self.in_flight / self.copies[:, None])[:, :, None], chunks, axis=2)
+
+    @cached_property
+    def head_in_flight(self) -> FloatArray:
+        """Micro-batches whose loss is alive on the chunk that holds the head, (plans,)."""
+        result = np.ones(len(self.plans))
+        for schedule, rows in self.rows_by_schedule():
+            if schedule.loss_waits:
+                result[rows] = self.plans.num_microbatches[rows]
         return result
 
     def rank_parameters(self, weights: tuple[Weight, ...]) -> tuple[FloatArray, FloatArray]:
@@ -131,6 +187,19 @@ class PlanInputs:
         return embedding, head, mtp
 
     @cached_property
+    def both_ends(self) -> FloatArray:
+        """1 where a rank of a pipeline holds embedding and head (V-shaped placements), (plans, stages)."""
+        both = (self.stages.has_embedding > 0) & (self.stages.has_head > 0)
+        return np.where(both & (self.plans.pipeline_parallel > 1)[:, None], self.stages.has_head, 0.0)
+
+    @cached_property
+    def shared_table(self) -> FloatArray:
+        """Copies of the token table that are not needed where a rank holds both ends, (plans,)."""
+        model = self.problem.model
+        copies = int(model.tied_embeddings) + int(model.mtp_num_layers > 0)
+        return copies * model.hidden_size * self.vocab_size / self.plans.tensor_parallel
+
+    @cached_property
     def parameters(self) -> tuple[FloatArray, FloatArray]:
         """(dense, routed-expert) parameters of each stage on one rank, (plans, stages)."""
         dense, expert = self.layer_parameters
@@ -138,11 +207,16 @@ class PlanInputs:
         stage_dense = self.per_stage(dense)
         stage_dense = stage_dense + embedding[:, None] * self.stages.has_embedding
         stage_dense = stage_dense + (head + mtp)[:, None] * self.stages.has_head
+        stage_dense = stage_dense - self.shared_table[:, None] * self.both_ends
         return stage_dense, self.per_stage(expert)
 
     def per_stage(self, per_kind: FloatArray) -> FloatArray:
         """Sum a quantity of one layer, (plans, kinds), over the layers of each stage: (plans, stages)."""
         return np.asarray(np.einsum("psk,pk->ps", self.stages.layers, per_kind))
+
+    def per_chunk(self, per_kind: FloatArray) -> FloatArray:
+        """Sum a quantity of one layer, (plans, kinds), over the layers of each chunk: (plans, stages, chunks)."""
+        return np.asarray(np.einsum("psck,pk->psc", self.stages.chunk_layers, per_kind))
 
     def largest_layer(self, per_kind: FloatArray) -> FloatArray:
         """The largest value among the kinds of layer that a stage holds: (plans, kinds) -> (plans, stages)."""

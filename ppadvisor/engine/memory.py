@@ -37,6 +37,11 @@ def _stage(values: FloatArray) -> FloatArray:
     return values[:, :, None, None]
 
 
+def _chunk(values: FloatArray) -> FloatArray:
+    """(plans, stages, chunks) -> (plans, stages, chunks, 1)."""
+    return values[:, :, :, None]
+
+
 def _plan(values: FloatArray) -> FloatArray:
     """(plans,) -> (plans, 1, 1, 1)."""
     return values[:, None, None, None]
@@ -91,6 +96,14 @@ def gradients_bytes(inputs: PlanInputs) -> FloatArray:
     return _state(inputs, gradient_bytes_per_parameter(inputs), from_stage=2)
 
 
+def whole_gradients_bytes(inputs: PlanInputs) -> FloatArray:
+    """Gradients that stay whole until the step's only reduction, beside their sharded sum: FSDP2 under pipelining."""
+    dense, expert = inputs.parameters
+    shards = (inputs.plans.optimizer_sharding >= 2) & (inputs.plans.num_microbatches > 1)
+    alive = shards & (inputs.sharding_ways > 1) & inputs.problem.framework.accumulates_whole_gradients
+    return _stage(gradient_bytes_per_parameter(inputs) * (dense + expert) * alive[:, None])
+
+
 def optimizer_states_bytes(inputs: PlanInputs) -> FloatArray:
     """Main weights and moments, divided by d c (experts: by their own data-parallel size) from ZeRO-1 on."""
     return _state(inputs, optimizer_bytes_per_parameter(inputs), from_stage=1)
@@ -125,14 +138,17 @@ def distinct_matrix_parameters(inputs: PlanInputs) -> FloatArray:
 
 
 def weight_gradient_buffers_bytes(inputs: PlanInputs) -> FloatArray:
-    """Transformer Engine's 16-bit buffer per distinct weight shape, kept for good: one layer's matrices, one expert's.
+    """Transformer Engine's buffer per distinct weight shape, kept for good: one layer's matrices, one expert's.
+
+    In the weight's precision.
 
     Source: TransformerEngine, get_dummy_wgrad (with gradient-accumulation fusion); the output layer has its own.
     """
     if not inputs.problem.framework.dummy_weight_gradients:
         return np.zeros((1, 1, 1, 1))
     head = inputs.problem.model.hidden_size * inputs.vocab_size / inputs.plans.tensor_parallel
-    return _stage(2 * (distinct_matrix_parameters(inputs) + head[:, None] * inputs.stages.has_head))
+    elements = distinct_matrix_parameters(inputs) + head[:, None] * inputs.stages.has_head
+    return _stage(inputs.problem.training.weight_bytes * elements)
 
 
 def layer_saved(inputs: PlanInputs, *, recompute: str) -> FloatArray:
@@ -156,15 +172,47 @@ def saved_per_layer(inputs: PlanInputs) -> FloatArray:
 
 
 def in_flight_at(inputs: PlanInputs) -> FloatArray:
-    """Micro-batches whose activations are alive: (plans, stages, 1, moments)."""
-    in_flight = _stage(inputs.in_flight)
-    return np.asarray(np.maximum(in_flight - _at(embedding_backward=1.0), 0.0) * _STASH_AT)
+    """Micro-batches whose activations are alive in each chunk: (plans, stages, chunks, moments).
+
+    In the backward of the embedding those of its chunk are one fewer: that micro-batch's layers are already freed.
+    """
+    in_flight = _chunk(inputs.chunk_in_flight)
+    freed = _chunk((inputs.stages.chunk_embedding > 0).astype(np.float64)) * _at(embedding_backward=1.0)
+    return np.asarray(np.maximum(in_flight - freed, 0.0) * _STASH_AT)
 
 
 def saved_activations_bytes(inputs: PlanInputs) -> FloatArray:
     """What the layers of the stage keep, times the micro-batches in flight there."""
-    stage = inputs.per_stage(saved_per_layer(inputs))
-    return _stage(stage) * in_flight_at(inputs)
+    return _chunk(inputs.per_chunk(saved_per_layer(inputs))) * in_flight_at(inputs)
+
+
+def waiting_per_layer(inputs: PlanInputs) -> FloatArray:
+    """Bytes one layer of each kind holds between its input gradient and its weight gradient, (plans, kinds).
+
+    What the framework keeps there: the whole saved set (recomputed, where that was asked for) and the gradients that
+    the weight gradients need.
+    """
+    problem = inputs.problem
+    tensors = [problem.framework.waiting_tensors(problem.model, problem.training, kind) for kind in inputs.kinds]
+    return np.stack([inputs.tensor_bytes(of_kind) for of_kind in tensors], axis=-1)
+
+
+def waiting_activations_bytes(inputs: PlanInputs) -> FloatArray:
+    """Split backward: what waits for its weight gradient at the peak. Told apart for the plans that are shown."""
+    if inputs.chunks_waiting is None:
+        return np.zeros((1, 1, 1, 1))
+    return np.asarray(_chunk(inputs.per_chunk(waiting_per_layer(inputs)) * inputs.chunks_waiting) * _STASH_AT)
+
+
+def weight_versions_bytes(inputs: PlanInputs) -> FloatArray:
+    """Asynchronous schedules: the older versions of its weights that a rank keeps for the backwards still to come."""
+    versions = np.ones(inputs.stages.count.shape)
+    for schedule, rows in inputs.rows_by_schedule():
+        if schedule.weight_versions is not None:
+            p = inputs.plans.pipeline_parallel[rows][:, None]
+            versions[rows] = schedule.weight_versions(p, inputs.stages.first_stage[rows])
+    dense, expert = inputs.parameters
+    return _stage((versions - 1) * weight_bytes_per_parameter(inputs) * (dense + expert))
 
 
 def sent_outputs_bytes(inputs: PlanInputs) -> FloatArray:
@@ -174,7 +222,8 @@ def sent_outputs_bytes(inputs: PlanInputs) -> FloatArray:
     """
     if inputs.problem.framework.frees_sent_outputs:
         return np.zeros((1, 1, 1, 1))
-    return _plan(_boundary_bytes(inputs)) * _stage(1.0 - inputs.stages.has_head) * in_flight_at(inputs)
+    sends = _chunk((inputs.stages.chunk_head < 1).astype(np.float64) * (inputs.stages.count > 0)[:, :, None])
+    return _plan(_boundary_bytes(inputs)) * sends * in_flight_at(inputs)
 
 
 def embedding_activations_bytes(inputs: PlanInputs) -> FloatArray:
@@ -182,7 +231,7 @@ def embedding_activations_bytes(inputs: PlanInputs) -> FloatArray:
     training = inputs.problem.training
     mask = inputs.problem.model.hidden_size / inputs.sequence_ways if training.dropout else 0.0
     one = inputs.tokens * (8 + mask)
-    return _plan(one) * _stage(inputs.stages.has_embedding) * in_flight_at(inputs)
+    return _plan(one) * _chunk(inputs.stages.chunk_embedding) * in_flight_at(inputs)
 
 
 def recomputed_layer_bytes(inputs: PlanInputs) -> FloatArray:
@@ -214,10 +263,10 @@ def head_activations_bytes(inputs: PlanInputs) -> FloatArray:
     norm = 2 * problem.training.activation_bytes * problem.model.hidden_size / inputs.sequence_ways
     loss = problem.framework.loss(problem.training).saved_bytes * inputs.vocab_size / inputs.plans.tensor_parallel
     loss = loss * (1 + problem.model.mtp_num_layers)
-    in_flight = in_flight_at(inputs)
+    in_flight = np.minimum(in_flight_at(inputs), _plan(inputs.head_in_flight))
     kept = np.maximum(in_flight - 1.0, 0.0)
     both = _plan(inputs.tokens * norm) * in_flight + _plan(inputs.tokens * loss) * kept
-    return both * _stage(inputs.stages.has_head)
+    return both * _chunk(inputs.stages.chunk_head)
 
 
 def logits_bytes(inputs: PlanInputs) -> FloatArray:
@@ -235,16 +284,18 @@ def logits_bytes(inputs: PlanInputs) -> FloatArray:
 
 
 def output_weight_gradient_bytes(inputs: PlanInputs) -> FloatArray:
-    """The output layer's 16-bit weight gradient before it is accumulated, where no buffer is kept for it."""
+    """The output layer's gradient, in the weight's precision, before it is accumulated where no buffer is kept."""
     if inputs.problem.framework.dummy_weight_gradients:
         return np.zeros((1, 1, 1, 1))
-    head = 2 * inputs.problem.model.hidden_size * inputs.vocab_size / inputs.plans.tensor_parallel
+    elements = inputs.problem.model.hidden_size * inputs.vocab_size / inputs.plans.tensor_parallel
+    head = inputs.problem.training.weight_bytes * elements
     return _plan(head) * _stage(inputs.stages.has_head) * _at(head_backward=1)
 
 
 def embedding_gradient_bytes(inputs: PlanInputs) -> FloatArray:
-    """The dense 16-bit gradient of the token table, 2 V h / t, before it is accumulated on the first stage."""
-    table = 2 * inputs.problem.model.hidden_size * inputs.vocab_size / inputs.plans.tensor_parallel
+    """The dense gradient of the token table, 2 V h / t (4 in fp32), before it is accumulated on the first stage."""
+    elements = inputs.problem.model.hidden_size * inputs.vocab_size / inputs.plans.tensor_parallel
+    table = inputs.problem.training.weight_bytes * elements
     return _plan(table) * _stage(inputs.stages.has_embedding) * _at(embedding_backward=1)
 
 
@@ -254,21 +305,38 @@ def _boundary_bytes(inputs: PlanInputs) -> FloatArray:
     return training.activation_bytes * inputs.problem.model.hidden_size * inputs.tokens / inputs.sequence_ways
 
 
+def receive_buffers(inputs: PlanInputs) -> FloatArray:
+    """Tensors of a stage boundary that a rank keeps room for, (plans, stages): two, an activation and a gradient.
+
+    torch's engine keeps one for each micro-batch and neighbouring stage: measured at p = 4, m = 8: [8, 16, 16, 8].
+    """
+    plans, stages = inputs.plans, inputs.stages
+    pipelined = (plans.pipeline_parallel > 1)[:, None]
+    if not inputs.problem.framework.keeps_all_receive_buffers:
+        return 2.0 * pipelined * np.ones(stages.count.shape)
+    neighbours = 2 * stages.chunk_head.shape[2] - stages.has_embedding - stages.has_head
+    return np.asarray(plans.num_microbatches[:, None] * neighbours * pipelined)
+
+
 def handoff_buffers_bytes(inputs: PlanInputs) -> FloatArray:
-    """A received activation and a received gradient, p > 1."""
-    active = inputs.plans.pipeline_parallel > 1
-    return _plan(2 * _boundary_bytes(inputs) * active) * _at(
-        layer_backward=1, loss=1, head_backward=1, embedding_backward=1
+    """Room for what is received from neighbouring stages."""
+    return (
+        _plan(_boundary_bytes(inputs))
+        * _stage(receive_buffers(inputs))
+        * _at(layer_backward=1, loss=1, head_backward=1, embedding_backward=1)
     )
 
 
 TERMS: tuple[tuple[str, Callable[[PlanInputs], FloatArray]], ...] = (
     ("weights", weights_bytes),
     ("gradients", gradients_bytes),
+    ("whole_gradients", whole_gradients_bytes),
     ("optimizer_states", optimizer_states_bytes),
     ("gathered_parameters", gathered_parameters_bytes),
     ("weight_gradient_buffers", weight_gradient_buffers_bytes),
     ("saved_activations", saved_activations_bytes),
+    ("waiting_activations", waiting_activations_bytes),
+    ("weight_versions", weight_versions_bytes),
     ("sent_outputs", sent_outputs_bytes),
     ("embedding_activations", embedding_activations_bytes),
     ("recomputed_layer", recomputed_layer_bytes),
@@ -338,8 +406,10 @@ def _dispatched_bytes(inputs: PlanInputs) -> FloatArray:
         per_kind.append(inputs.tensor_bytes(dispatched))
     one = np.stack(per_kind, axis=-1)
     # under full recomputation only the layer in work holds its dispatched tokens
-    stash = inputs.per_stage(one) * inputs.in_flight
-    return np.where(kept[:, None], stash, inputs.largest_layer(one))
+    of_chunk = inputs.per_chunk(one)
+    stash = np.where(kept[:, None], (of_chunk * inputs.chunk_in_flight).sum(axis=2), inputs.largest_layer(one))
+    # what waits for its weight gradient is whole, recomputed where it had to be
+    return stash if inputs.chunks_waiting is None else stash + (of_chunk * inputs.chunks_waiting).sum(axis=2)
 
 
 def communicator_groups(inputs: PlanInputs) -> FloatArray:

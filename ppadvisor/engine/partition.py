@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ppadvisor.specs.model import ModelSpec
 
+FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
 Split = tuple[int, ...]
@@ -44,87 +47,161 @@ def balanced_split(num_layers: int, pipeline_parallel: int, embedding: int = 0, 
     return tuple(sizes) if min(sizes) >= 0 else None
 
 
-def candidate_splits(num_layers: int, pipeline_parallel: int) -> tuple[Split, ...]:
-    """The splits a search looks at for p stages, the plain even one first. Empty where p > L.
+def candidate_splits(num_layers: int, num_stages: int) -> tuple[Split, ...]:
+    """The splits a search looks at for p v stages, the plain even one first. Empty where there are more than layers.
 
-    A middle stage without layers is never among them.
+    A stage without layers is never among them.
     """
-    if pipeline_parallel > num_layers:
+    if num_stages > num_layers:
         return ()
-    if pipeline_parallel == 1:
+    if num_stages == 1:
         return ((num_layers,),)
     splits: list[Split] = []
     for embedding, head in END_WEIGHTS:
-        split = balanced_split(num_layers, pipeline_parallel, embedding, head)
+        split = balanced_split(num_layers, num_stages, embedding, head)
         if split is not None and min(split) >= 1 and split not in splits:
             splits.append(split)
     return tuple(splits)
 
 
+Placement = tuple[tuple[int, ...], ...]
+"""For each rank, the stage (in model order) of each of its chunks."""
+
+
 @dataclass(frozen=True)
 class Stages:
-    """What the stages of several splits hold: arrays (splits, groups), padded with groups of count 0.
+    """What the ranks of several layouts hold: arrays (layouts, groups), padded with groups of count 0.
 
-    A group is a run of stages that hold the same; its first stage holds the most micro-batches in flight, so
-    in a search one look at each group is enough. With one group a stage, every stage is shown.
+    A group is a run of ranks that hold the same, so that in a search one look at each group is enough. With one group
+    a rank, every rank is shown. Arrays that begin with `chunk_` have an axis for the chunks of a rank.
     """
 
     first_stage: IntArray
+    """The first rank of the group."""
     count: IntArray
-    layers: NDArray[np.float64]
-    """(splits, groups, kinds): layers of each kind, multi-token-prediction layers included."""
-    has_embedding: NDArray[np.float64]
-    has_head: NDArray[np.float64]
+    chunk_layers: FloatArray
+    """(layouts, groups, chunks, kinds): layers of each kind, multi-token-prediction layers included."""
+    chunk_embedding: FloatArray
+    """(layouts, groups, chunks): 1 where the chunk holds the embedding; a share of it where that is spread."""
+    chunk_head: FloatArray
+    adjacent: FloatArray
+    """(layouts,): boundaries between stages on neighbouring ranks."""
+    far: FloatArray
+    """(layouts,): boundaries between stages on ranks further apart (from the last rank back to the first)."""
 
-    def take(self, splits: IntArray) -> Stages:
-        """The same for a list of splits (repeats allowed): one row a plan."""
+    @cached_property
+    def layers(self) -> FloatArray:
+        """(layouts, groups, kinds): layers of each kind, all chunks of a rank."""
+        return np.asarray(self.chunk_layers.sum(axis=2))
+
+    @cached_property
+    def has_embedding(self) -> FloatArray:
+        """(layouts, groups): embeddings (or shares of one) that a rank holds."""
+        return np.asarray(self.chunk_embedding.sum(axis=2))
+
+    @cached_property
+    def has_head(self) -> FloatArray:
+        """(layouts, groups): heads (or shares of one) that a rank holds."""
+        return np.asarray(self.chunk_head.sum(axis=2))
+
+    @property
+    def last_stage(self) -> IntArray:
+        """The last rank of each group."""
+        return self.first_stage + np.maximum(self.count - 1, 0)
+
+    def take(self, layouts: IntArray) -> Stages:
+        """The same for a list of layouts (repeats allowed): one row a plan."""
         return Stages(
-            self.first_stage[splits],
-            self.count[splits],
-            self.layers[splits],
-            self.has_embedding[splits],
-            self.has_head[splits],
+            self.first_stage[layouts],
+            self.count[layouts],
+            self.chunk_layers[layouts],
+            self.chunk_embedding[layouts],
+            self.chunk_head[layouts],
+            self.adjacent[layouts],
+            self.far[layouts],
         )
 
 
-def _contents(model: ModelSpec, split: Split) -> list[tuple[tuple[int, ...], bool, bool]]:
-    """For each stage: layers of each kind, holds the embedding, holds the head."""
+@dataclass(frozen=True)
+class Layout:
+    """Layers of each stage in model order, and which rank holds which stages."""
+
+    split: Split
+    placement: Placement
+    spreads_vocabulary: bool = False
+    """Embedding and head are divided over all ranks (Vocabulary Parallelism, arXiv 2411.05288)."""
+
+
+_Chunk = tuple[tuple[int, ...], float, float]
+
+
+def _stage_contents(model: ModelSpec, layout: Layout) -> list[_Chunk]:
+    """For each stage: layers of each kind, shares of the embedding and of the head."""
     kinds, kind_of_layer = model.layer_kinds()
+    ranks = len(layout.placement)
     contents, start = [], 0
-    for stage, size in enumerate(split):
-        last = stage == len(split) - 1
+    for stage, size in enumerate(layout.split):
+        last = stage == len(layout.split) - 1
         held = list(kind_of_layer[start : start + size])
         if last:
             held += [kind_of_layer[-1]] * model.mtp_num_layers
         counts = tuple(held.count(k) for k in range(len(kinds)))
-        contents.append((counts, stage == 0, last))
+        ends = (1 / ranks, 1 / ranks) if layout.spreads_vocabulary else (float(stage == 0), float(last))
+        contents.append((counts, *ends))
         start += size
     return contents
 
 
-def stages_of(model: ModelSpec, splits: Sequence[Split], *, every_stage: bool) -> Stages:
-    """The stages of each split, in runs of equal ones (`every_stage` False) or one by one."""
-    grouped = []
-    for split in splits:
-        groups: list[tuple[int, int, tuple[tuple[int, ...], bool, bool]]] = []
-        for stage, content in enumerate(_contents(model, split)):
-            if groups and groups[-1][2] == content and not every_stage:
-                groups[-1] = (groups[-1][0], groups[-1][1] + 1, content)
-            else:
-                groups.append((stage, 1, content))
-        grouped.append(groups)
-    shape = (len(splits), max(len(g) for g in grouped))
+def _groups(model: ModelSpec, layout: Layout, every_stage: bool) -> list[tuple[int, int, list[_Chunk]]]:
+    """Runs of ranks that hold the same: (first rank, number of ranks, its chunks)."""
+    stages = _stage_contents(model, layout)
+    groups: list[tuple[int, int, list[_Chunk]]] = []
+    for rank, held in enumerate(layout.placement):
+        chunks = [stages[stage] for stage in held]
+        if groups and groups[-1][2] == chunks and not every_stage:
+            groups[-1] = (groups[-1][0], groups[-1][1] + 1, chunks)
+        else:
+            groups.append((rank, 1, chunks))
+    return groups
+
+
+def stage_ranks(placement: Placement) -> list[int]:
+    """The rank of each stage in model order; of two copies the first."""
+    rank_of: dict[int, int] = {}
+    for chunk in range(len(placement[0])):
+        for rank, held in enumerate(placement):
+            rank_of.setdefault(held[chunk], rank)
+    return [rank_of[stage] for stage in range(len(rank_of))]
+
+
+def _boundaries(layout: Layout) -> tuple[int, int]:
+    """(boundaries between neighbouring ranks, between ranks further apart); those within a rank cost nothing."""
+    ranks = stage_ranks(layout.placement)
+    steps = [abs(after - before) for before, after in pairwise(ranks)]
+    return sum(step == 1 for step in steps), sum(step > 1 for step in steps)
+
+
+def stages_of(model: ModelSpec, layouts: Sequence[Layout], *, every_stage: bool) -> Stages:
+    """The ranks of each layout, in runs of equal ones (`every_stage` False) or one by one.
+
+    All layouts must have the same number of chunks a rank.
+    """
+    grouped = [_groups(model, layout, every_stage) for layout in layouts]
+    shape = (len(layouts), max(len(groups) for groups in grouped))
+    chunks = len(layouts[0].placement[0])
     num_kinds = len(model.layer_kinds()[0])
     stages = Stages(
         np.zeros(shape, dtype=np.int64),
         np.zeros(shape, dtype=np.int64),
-        np.zeros((*shape, num_kinds)),
-        np.zeros(shape),
-        np.zeros(shape),
+        np.zeros((*shape, chunks, num_kinds)),
+        np.zeros((*shape, chunks)),
+        np.zeros((*shape, chunks)),
+        *np.array([_boundaries(layout) for layout in layouts], dtype=np.float64).T,
     )
     for i, groups in enumerate(grouped):
-        for j, (first, count, (layers, embedding, head)) in enumerate(groups):
+        for j, (first, count, held) in enumerate(groups):
             stages.first_stage[i, j], stages.count[i, j] = first, count
-            stages.layers[i, j] = layers
-            stages.has_embedding[i, j], stages.has_head[i, j] = embedding, head
+            stages.chunk_layers[i, j] = [layers for layers, _, _ in held]
+            stages.chunk_embedding[i, j] = [embedding for _, embedding, _ in held]
+            stages.chunk_head[i, j] = [head for _, _, head in held]
     return stages

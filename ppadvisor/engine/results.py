@@ -67,6 +67,8 @@ class PlanTime(Result):
 
     step_time_s: float
     pipeline_s: float
+    replayed: bool
+    """The order of work was run action by action; False where an array form stands in (very many micro-batches)."""
     bubble_fraction: float
     utilization_fraction: float
     equal_stage_bubble_fraction: float

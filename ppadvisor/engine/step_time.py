@@ -7,13 +7,11 @@ stages, imbalance, hand-offs), and what follows the pipeline.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ppadvisor import schedules
 from ppadvisor.engine.communication import (
     context_parallel_pass,
     data_parallel_s,
@@ -25,7 +23,7 @@ from ppadvisor.engine.communication import (
 from ppadvisor.engine.compute import Pass, attention_core, embedding_compute, head_compute, layer_compute
 from ppadvisor.engine.inputs import FloatArray, PlanInputs
 from ppadvisor.engine.memory import gradient_bytes_per_parameter, optimizer_bytes_per_parameter
-from ppadvisor.schedules.base import Schedule, StageTotals
+from ppadvisor.schedules.base import ChunkTotals
 from ppadvisor.specs.model import LayerKind
 
 IntArray = NDArray[np.int64]
@@ -37,13 +35,15 @@ STEP_PARTS: tuple[str, ...] = ("data_parallel", "optimizer", "overhead")
 
 @dataclass(frozen=True)
 class StageTimes:
-    """Seconds of one micro-batch on each stage, (plans, stages)."""
+    """Seconds of one micro-batch on each chunk of each rank, (plans, stages, chunks)."""
 
     forward: FloatArray
     backward: FloatArray
     """Both gradients and what recomputation repeats."""
+    weight_grad: FloatArray
+    """The part of the backward that makes the gradients of the weights."""
     work: dict[str, FloatArray]
-    """Forward + backward by WORK_PARTS; the parts add up to forward + backward."""
+    """Forward + backward of a rank by WORK_PARTS, its chunks together, (plans, stages); they add up to both."""
 
 
 def layer_passes(inputs: PlanInputs, kind: LayerKind) -> dict[str, Pass]:
@@ -66,25 +66,32 @@ def stage_times(inputs: PlanInputs) -> StageTimes:
     """Forward and backward of every stage from its layers, the embedding and the head."""
     per_kind = [layer_passes(inputs, kind) for kind in inputs.kinds]
     head, embedding = head_compute(inputs), embedding_compute(inputs)
-    forward = np.zeros(inputs.stages.count.shape)
-    backward = np.zeros(inputs.stages.count.shape)
-    work = {}
+    ends = (embedding, inputs.stages.chunk_embedding), (head, inputs.stages.chunk_head)
+    forward = np.zeros(inputs.stages.chunk_head.shape)
+    backward, work = np.zeros_like(forward), {}
     for part in WORK_PARTS:
-        part_forward = inputs.per_stage(np.stack([passes[part].forward for passes in per_kind], axis=-1))
-        part_backward = inputs.per_stage(np.stack([passes[part].backward for passes in per_kind], axis=-1))
+        part_forward = inputs.per_chunk(np.stack([passes[part].forward for passes in per_kind], axis=-1))
+        part_backward = inputs.per_chunk(np.stack([passes[part].backward for passes in per_kind], axis=-1))
         if part == "compute":
-            ends = (embedding, inputs.stages.has_embedding), (head, inputs.stages.has_head)
             for end, where in ends:
-                part_forward = part_forward + end.forward[:, None] * where
-                part_backward = part_backward + end.backward[:, None] * where
-        work[part] = part_forward + part_backward
+                part_forward = part_forward + end.forward[:, None, None] * where
+                part_backward = part_backward + end.backward[:, None, None] * where
+        work[part] = (part_forward + part_backward).sum(axis=2)
         forward, backward = forward + part_forward, backward + part_backward
-    return StageTimes(forward, backward, work)
+    weight_grad = inputs.per_chunk(np.stack([passes["compute"].weight_grad for passes in per_kind], axis=-1))
+    for end, where in ends:
+        weight_grad = weight_grad + np.asarray(end.weight_grad)[:, None, None] * where
+    return StageTimes(forward, backward, weight_grad, work)
 
 
-def totals_of(inputs: PlanInputs, times: StageTimes, *, links: bool) -> StageTotals:
-    """What the schedules' array forms need, (plans,); without links the hand-offs are free."""
-    busy, count = times.forward + times.backward, inputs.stages.count
+def totals_of(inputs: PlanInputs, times: StageTimes, *, links: bool) -> ChunkTotals:
+    """What the schedules' array forms need, (plans,); without links the hand-offs are free.
+
+    Of two copies of the model the first is taken: what is wanted is the time of each stage.
+    """
+    count = inputs.stages.count
+    forward, backward = _of_a_rank(inputs, times.forward), _of_a_rank(inputs, times.backward)
+    busy = forward + backward
     handoff = handoffs(inputs)
     zero = np.zeros(len(inputs.plans))
     heaviest = busy.max(axis=1)
@@ -92,35 +99,47 @@ def totals_of(inputs: PlanInputs, times: StageTimes, *, links: bool) -> StageTot
     # groups behind the last of the heaviest stages; padding (count 0) comes last and is transparent
     behind = np.logical_and.accumulate(((lighter > 0) | (count == 0))[:, ::-1], axis=1)[:, ::-1]
     last = (count > 0).sum(axis=1) - 1
-    return StageTotals(
+    return ChunkTotals(
         rank_sum_s=(busy * count).sum(axis=1),
         rank_max_s=heaviest,
         rank_min_s=np.where(count > 0, busy, np.inf).min(axis=1),
-        forward_max_s=times.forward.max(axis=1),
-        backward_max_s=times.backward.max(axis=1),
+        forward_max_s=forward.max(axis=1),
+        backward_max_s=backward.max(axis=1),
         rank_last_s=np.take_along_axis(busy, last[:, None], axis=1)[:, 0],
         behind_max_s=(lighter * count * behind).sum(axis=1),
         handoff_sum_s=handoff.sum_s if links else zero,
         handoff_max_s=handoff.max_s if links else zero,
+        **_chunk_extremes(inputs, times),
     )
 
 
-def _rows_by_schedule(inputs: PlanInputs) -> Iterator[tuple[Schedule, IntArray]]:
-    """Each schedule in the table with the rows that run it."""
-    for index, name in enumerate(inputs.plans.schedule_names):
-        rows = np.flatnonzero(inputs.plans.schedule == index)
-        if len(rows):
-            yield schedules.get(name), rows
+def _of_a_rank(inputs: PlanInputs, of_chunks: FloatArray) -> FloatArray:
+    """A rank's chunks together, (plans, stages); of two copies the first alone."""
+    both = (inputs.copies > 1)[:, None]
+    return np.asarray(np.where(both, of_chunks[:, :, 0], of_chunks.sum(axis=2)))
 
 
-def _take(totals: StageTotals, rows: IntArray) -> StageTotals:
-    return StageTotals(**{name: np.asarray(values)[rows] for name, values in vars(totals).items()})
+def _chunk_extremes(inputs: PlanInputs, times: StageTimes) -> dict[str, FloatArray]:
+    """The lightest and heaviest chunk of all ranks by kind of work, (plans,)."""
+    kinds = {
+        "forward": times.forward,
+        "input_grad": times.backward - times.weight_grad,
+        "weight_grad": times.weight_grad,
+    }
+    real = (inputs.stages.count > 0)[:, :, None]
+    least = {f"chunk_{kind}_min_s": np.where(real, s, np.inf).min(axis=(1, 2)) for kind, s in kinds.items()}
+    most = {f"chunk_{kind}_max_s": np.where(real, s, 0.0).max(axis=(1, 2)) for kind, s in kinds.items()}
+    return least | most
 
 
-def pipeline_s(inputs: PlanInputs, totals: StageTotals) -> FloatArray:
+def _take(totals: ChunkTotals, rows: IntArray) -> ChunkTotals:
+    return ChunkTotals(**{name: np.asarray(values)[rows] for name, values in vars(totals).items()})
+
+
+def pipeline_s(inputs: PlanInputs, totals: ChunkTotals) -> FloatArray:
     """Makespan of the pipeline by each schedule's array form, (plans,)."""
     result = np.zeros(len(inputs.plans))
-    for schedule, rows in _rows_by_schedule(inputs):
+    for schedule, rows in inputs.rows_by_schedule():
         plans = inputs.plans.take(rows)
         result[rows] = schedule.pipeline_time_s(
             plans.pipeline_parallel, plans.num_microbatches, plans.virtual_stages, _take(totals, rows)
@@ -130,15 +149,19 @@ def pipeline_s(inputs: PlanInputs, totals: StageTotals) -> FloatArray:
 
 def equal_stages_s(inputs: PlanInputs, times: StageTimes) -> FloatArray:
     """Makespan if the same work were spread evenly over the stages and the links were free, (plans,)."""
-    p = inputs.plans.pipeline_parallel
-    forward = (times.forward * inputs.stages.count).sum(axis=1) / p
-    backward = (times.backward * inputs.stages.count).sum(axis=1) / p
+    ranks, count = inputs.plans.pipeline_parallel, inputs.stages.count[:, :, None]
+    mean = {
+        name: (of_chunks * count).sum(axis=(1, 2)) / ranks / inputs.copies
+        for name, of_chunks in (("f", times.forward), ("b", times.backward), ("w", times.weight_grad))
+    }
     result = np.zeros(len(inputs.plans))
-    for schedule, rows in _rows_by_schedule(inputs):
+    for schedule, rows in inputs.rows_by_schedule():
         plans = inputs.plans.take(rows)
         v = plans.virtual_stages
+        forward, backward, weight = (mean[name][rows] / v for name in "fbw")
+        split = weight if schedule.splits_backward else np.zeros_like(weight)
         result[rows] = schedule.makespan_s(
-            plans.pipeline_parallel, plans.num_microbatches, v, forward[rows] / v, backward[rows] / v, 0.0
+            plans.pipeline_parallel, plans.num_microbatches, v, forward, backward - split, split
         )
     return result
 
@@ -175,7 +198,9 @@ class StepTimes:
 def step_times(inputs: PlanInputs, times: StageTimes, pipeline: FloatArray, pipeline_free: FloatArray) -> StepTimes:
     """Put a step together from stage times and the makespan with and without links."""
     p, m = inputs.plans.pipeline_parallel, inputs.plans.num_microbatches
-    terms = {name: m * (part * inputs.stages.count).sum(axis=1) / p for name, part in times.work.items()}
+    # of two copies of the model a micro-batch passes one
+    passes = m / inputs.copies
+    terms = {name: passes * (part * inputs.stages.count).sum(axis=1) / p for name, part in times.work.items()}
     busy = sum(terms.values(), np.zeros(len(inputs.plans)))
     equal = equal_stages_s(inputs, times)
     # never below zero but by rounding, and a bubble of -3e-17 s is a riddle to whoever reads it

@@ -9,6 +9,9 @@ from ppadvisor.frameworks.profile import FrameworkProfile
 
 FRAMEWORKS: dict[str, str] = {
     "megatron": "ppadvisor.frameworks.megatron",
+    "torchtitan": "ppadvisor.frameworks.torchtitan",
+    "deepspeed": "ppadvisor.frameworks.deepspeed",
+    "zero-bubble": "ppadvisor.frameworks.zero_bubble",
     "generic": "ppadvisor.frameworks.generic",
 }
 
@@ -19,3 +22,8 @@ def get(framework: str) -> FrameworkProfile:
         raise unknown_name("framework", framework, FRAMEWORKS)
     profile: FrameworkProfile = importlib.import_module(FRAMEWORKS[framework]).PROFILE
     return profile
+
+
+def who_runs(schedule: str) -> tuple[str, ...]:
+    """The frameworks that list a schedule; `generic`, which lists all, is no trainer and left out."""
+    return tuple(name for name in FRAMEWORKS if name != "generic" and schedule in get(name).schedules)

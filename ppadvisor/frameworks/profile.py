@@ -97,6 +97,8 @@ class FrameworkProfile:
     default_loss: Loss
     saved_tensors: Callable[[ModelSpec, TrainingSpec, LayerKind], tuple[Tensor, ...]]
     """What one layer keeps for its backward, recomputation `none`."""
+    waiting_tensors: Callable[[ModelSpec, TrainingSpec, LayerKind], tuple[Tensor, ...]]
+    """What one layer holds between the gradient of its input and that of its weights, where a schedule splits them."""
     backward_work: Callable[[ModelSpec, TrainingSpec, LayerKind], tuple[Tensor, ...]]
     """What is alive besides, at the worst moment of one layer's backward."""
     rules: tuple[Rule, ...]
@@ -104,6 +106,10 @@ class FrameworkProfile:
     """Transformer Engine keeps a 16-bit buffer per distinct weight shape for fused gradient accumulation."""
     frees_sent_outputs: bool
     """The stage output is freed after it was sent (else it lives until its backward)."""
+    accumulates_whole_gradients: bool = False
+    """From ZeRO-2 on gradients are reduced once a step, so that with several micro-batches they are whole till then."""
+    keeps_all_receive_buffers: bool = False
+    """A receive buffer for each of the m micro-batches and each neighbour, kept for good (torch's engine)."""
 
     def gradient_precision(self, training: TrainingSpec) -> GradientPrecision:
         """Precision of the accumulated gradient: as given, else fp32."""

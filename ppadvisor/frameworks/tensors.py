@@ -126,6 +126,23 @@ def layer_tensors(model: ModelSpec, training: TrainingSpec, kind: LayerKind, gat
     ]
 
 
+def output_gradients(model: ModelSpec, training: TrainingSpec, kind: LayerKind) -> tuple[Tensor, ...]:
+    """Gradients of the outputs of a layer's linears: what the weight gradients need beside the saved inputs."""
+    h, element = model.hidden_size, training.activation_bytes
+    width = model.num_attention_heads * model.head_dim
+    attention = width + 2 * model.num_query_groups * model.head_dim
+    gates = 2 if model.gated_mlp else 1
+    tensors = [
+        Tensor("gradients of q, k, v", element * attention, Spread.TENSOR),
+        # attention output, feed-forward output, and the outputs of the two norms
+        Tensor("gradients of the residual stream", 4 * element * h, Spread.SEQUENCE),
+    ]
+    if kind.moe and model.moe:
+        inner = gates * element * model.moe.moe_ffn_hidden_size
+        return (*tensors, Tensor("gradients of the experts", inner, Spread.EXPERT_INNER))
+    return (*tensors, Tensor("gradients of the feed-forward", gates * element * model.ffn_hidden_size, Spread.TENSOR))
+
+
 def backward_work(model: ModelSpec, training: TrainingSpec, kind: LayerKind) -> tuple[Tensor, ...]:
     """Gradients alive at the worst moment of a layer's backward: residual, feed-forward input, gathered input."""
     h, element = model.hidden_size, training.activation_bytes

@@ -94,10 +94,49 @@ def render_plan(report: PlanReport, format: str, *, width: int, color: bool) -> 
         return render_rows(COLUMNS, rows, format)
     columns = columns_for(rows)
     table = render_rows(columns, rows, format, width=width, color=color) if rows else ""
-    blocks = [header(report.problem, report), [table.rstrip("\n")] if table else [], _prose(report)]
+    head, prose = header(report.problem, report), _prose(report)
     if format == "markdown":
-        blocks = [listed(blocks[0]), blocks[1], listed(blocks[2])]
-    return join_blocks(blocks, format, width)
+        head, prose = listed(head), listed(prose)
+    by_schedule = schedule_table(report, format, width=width, color=color)
+    tables = [[text.rstrip("\n")] for text in (table, by_schedule) if text]
+    return join_blocks([head, *tables, prose], format, width)
+
+
+SCHEDULE_COLUMNS = (
+    Column("schedule", "schedule", justify="left"),
+    Column("step_time_s", "step [s]", _seconds),
+    Column("of_best", "x best", "{:.3f}".format),
+    Column("bubble_fraction", "bubble", format_fraction),
+    Column("peak_bytes", "peak [GiB]", format_gib),
+    Column("binding_stage", "at stage"),
+    Column("note", "", justify="left", min_width=14, priority=1),
+    Column("plan", "its best plan", justify="left", min_width=24, priority=2),
+    Column("run_by", "who runs it", justify="left", min_width=12, priority=3),
+)
+
+SCHEDULES_WORTH_A_TABLE = 5
+"""With fewer schedules the ranked table says it all."""
+
+
+def schedule_table(report: PlanReport, format: str, *, width: int, color: bool) -> str:
+    """Each schedule with its best plan, where a framework runs many."""
+    if len(report.schedules) < SCHEDULES_WORTH_A_TABLE:
+        return ""
+    from ppadvisor.search.advise import short_plan
+
+    best = report.plans[0].time.step_time_s if report.plans else None
+    rows = []
+    for entry in report.schedules:
+        row: dict[str, Any] = {"schedule": entry.schedule, "note": entry.note, "run_by": ", ".join(entry.run_by) or "-"}
+        if entry.estimate is not None:
+            time, memory = entry.estimate.time, entry.estimate.memory
+            row |= {"step_time_s": time.step_time_s, "bubble_fraction": time.bubble_fraction}
+            row |= {"peak_bytes": memory.peak_bytes, "binding_stage": memory.binding_stage}
+            row |= {"of_best": time.step_time_s / best if best else None, "plan": short_plan(entry.estimate.plan)}
+        rows.append(row)
+    columns = SCHEDULE_COLUMNS if report.problem.framework == "generic" else SCHEDULE_COLUMNS[:-1]
+    title = "The best plan of each schedule (replayed)"
+    return render_rows(columns, rows, format, width=width, color=color, title=title)
 
 
 def listed(lines: list[str]) -> list[str]:

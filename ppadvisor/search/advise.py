@@ -9,10 +9,12 @@ import numpy as np
 from ppadvisor.engine.evaluate import VERDICTS, estimate_plan
 from ppadvisor.engine.problem import Problem
 from ppadvisor.engine.results import PlanEstimate
+from ppadvisor.engine.tables import plan_of
 from ppadvisor.errors import InputError
 from ppadvisor.search.pins import Pins
 from ppadvisor.search.ranking import Ranked, nearest_row, rank
 from ppadvisor.search.results import Baseline, Change, NearestMiss
+from ppadvisor.specs.cluster import ClusterSpec
 from ppadvisor.specs.plan import PlanSpec
 from ppadvisor.units import format_bytes_gib, format_fraction, format_seconds
 
@@ -124,7 +126,7 @@ def _faster_but_too_large(ranked: Ranked, first: PlanEstimate) -> str | None:
     if not len(within_reach):
         return None
     row = int(within_reach[np.argmin(estimates.step_time_s[within_reach])])
-    faster = estimate_plan(ranked.problem, ranked.plans.plan(row), margin=limit / first.memory.capacity_bytes)
+    faster = estimate_plan(ranked.problem, plan_of(ranked.plans, row), margin=limit / first.memory.capacity_bytes)
     gain = 1 - faster.time.step_time_s / first.time.step_time_s
     if gain < WORTH_SAYING:
         return None
@@ -148,7 +150,7 @@ def _pipeline_hints(ranked: Ranked, first: PlanEstimate) -> list[str]:
     deeper = _deeper_at_same_m(ranked, plan)
     if deeper is not None:
         row, stages = deeper
-        deeper_plan = estimate_plan(ranked.problem, ranked.plans.plan(row), margin=1.0)
+        deeper_plan = estimate_plan(ranked.problem, plan_of(ranked.plans, row), margin=1.0)
         slower = deeper_plan.time.step_time_s / first.time.step_time_s - 1
         if slower > 0:
             found.append(
@@ -192,13 +194,13 @@ def _baseline(problem: Problem, pins: Pins, margin: float) -> Baseline:
     except InputError as error:
         return Baseline(estimate=None, note=f"no such plan: {error}")
     if len(ranked.order):
-        estimate = estimate_plan(problem, ranked.plans.plan(int(ranked.order[0])), margin=margin)
+        estimate = estimate_plan(problem, plan_of(ranked.plans, int(ranked.order[0])), margin=margin)
         return Baseline(estimate=estimate, note=f"{format_seconds(estimate.time.step_time_s)} a step")
     row = nearest_row(ranked)
     if row is None:
         reasons = ranked.examples[0].message if ranked.examples else "no combination divides the batch"
         return Baseline(estimate=None, note=f"no such plan: {reasons}")
-    estimate = estimate_plan(problem, ranked.plans.plan(row), margin=margin)
+    estimate = estimate_plan(problem, plan_of(ranked.plans, row), margin=margin)
     return Baseline(estimate=estimate, note=miss_note(estimate))
 
 
@@ -216,7 +218,7 @@ def nearest_miss(ranked: Ranked, pins: Pins, *, margin: float) -> NearestMiss | 
     row = nearest_row(ranked)
     if row is None:
         return None
-    estimate = estimate_plan(ranked.problem, ranked.plans.plan(row), margin=margin)
+    estimate = estimate_plan(ranked.problem, plan_of(ranked.plans, row), margin=margin)
     memory = estimate.memory
     stage = memory.stages[memory.binding_stage]
     message = f"nearest miss: {short_plan(estimate.plan)}; stage {stage.stage} {miss_note(estimate)}"
@@ -247,11 +249,19 @@ def _changes(problem: Problem, pins: Pins, margin: float) -> list[Change]:
 def _more_gpus(problem: Problem, pins: Pins, margin: float) -> list[Change]:
     for doubling in range(1, MOST_GPU_DOUBLINGS + 1):
         gpus = problem.cluster.num_gpus * 2**doubling
-        cluster = problem.cluster.model_copy(update={"num_gpus": gpus})
+        cluster = _grown(problem.cluster, gpus)
         found = _try(f"{gpus} GPUs", replace(problem, cluster=cluster), pins, margin)
         if found:
             return found
     return []
+
+
+def _grown(cluster: ClusterSpec, gpus: int) -> ClusterSpec:
+    """The cluster with more GPUs; a single node that was not full is filled first."""
+    node = cluster.gpus_per_node
+    if cluster.num_gpus == node < cluster.gpu.gpus_per_node:
+        node = min(cluster.gpu.gpus_per_node, gpus)
+    return cluster.model_copy(update={"num_gpus": gpus, "gpus_per_node": node})
 
 
 def _try(title: str, problem: Problem, pins: Pins, margin: float) -> list[Change]:
@@ -262,7 +272,7 @@ def _try(title: str, problem: Problem, pins: Pins, margin: float) -> list[Change
     if not len(ranked.order):
         return []
     row = int(ranked.order[0])
-    plan = ranked.plans.plan(row)
+    plan = plan_of(ranked.plans, row)
     return [
         Change(
             change=title,

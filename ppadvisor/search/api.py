@@ -9,9 +9,11 @@ from ppadvisor.engine.parameters import count_active_parameters, count_parameter
 from ppadvisor.engine.problem import Problem
 from ppadvisor.errors import InputError, unknown_name
 from ppadvisor.search import advise
+from ppadvisor.search.by_schedule import best_of_each_schedule
 from ppadvisor.search.pins import Pins
-from ppadvisor.search.ranking import Ranked, best_estimates, rank
+from ppadvisor.search.ranking import Ranked, rank
 from ppadvisor.search.results import AssumptionUsed, PlanReport, ProblemEcho
+from ppadvisor.search.shortlist import best_estimates
 from ppadvisor.specs.assumptions import Assumptions
 from ppadvisor.specs.cluster import ClusterSpec
 from ppadvisor.specs.model import ModelSpec
@@ -72,6 +74,7 @@ def plan(
         num_fitting=len(ranked.order),
         why=advise.why_first(best, baselines, sort=sort),
         hints=advise.hints(ranked, best[0] if best else None, sort=sort),
+        schedules=best_of_each_schedule(ranked, margin=margin),
         baselines=baselines,
         rejected=dict(sorted(ranked.rejected.items())),
         rejection_examples=tuple(ranked.examples),

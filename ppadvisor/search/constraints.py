@@ -9,6 +9,7 @@ import numpy as np
 from ppadvisor import schedules
 from ppadvisor.engine.problem import Problem
 from ppadvisor.engine.results import Rejection
+from ppadvisor.engine.tables import plan_of
 from ppadvisor.frameworks.profile import BoolArray, Rule
 from ppadvisor.specs.model import ModelSpec
 from ppadvisor.specs.plan import PlanSpec, PlanTable
@@ -30,7 +31,7 @@ def _schedule_message(_: ModelSpec, __: TrainingSpec, plan: PlanSpec) -> str:
 
 
 CONSTRAINTS: tuple[Rule, ...] = (Rule("schedule", _schedule_violated, _schedule_message),)
-"""What holds whatever the framework; the framework's own rules follow."""
+"""What holds whatever the framework; the framework's own rules, which bar whole divisions, are asked first."""
 
 
 def legal_plans(problem: Problem, plans: PlanTable) -> tuple[PlanTable, Counter[str], list[Rejection]]:
@@ -40,13 +41,13 @@ def legal_plans(problem: Problem, plans: PlanTable) -> tuple[PlanTable, Counter[
     """
     counts: Counter[str] = Counter()
     examples = []
-    for rule in (*CONSTRAINTS, *problem.framework.rules):
+    for rule in (*problem.framework.rules, *CONSTRAINTS):
         if not len(plans):
             break
         violated = rule.violated(problem.model, problem.training, plans)
         if violated.any():
             counts[rule.code] += int(violated.sum())
-            plan = plans.plan(int(np.argmax(violated)))
+            plan = plan_of(plans, int(np.argmax(violated)))
             message = rule.message(problem.model, problem.training, plan)
             examples.append(Rejection(code=rule.code, message=message, plan=plan))
             plans = plans.take(~violated)

@@ -20,6 +20,7 @@ from ppadvisor.engine.explained import (
 from ppadvisor.engine.parameters import count_active_parameters, count_parameters
 from ppadvisor.engine.problem import Problem
 from ppadvisor.engine.results import PlanEstimate, Result, Verdict
+from ppadvisor.engine.tables import table_of
 from ppadvisor.errors import InputError
 from ppadvisor.search.api import make_problem
 from ppadvisor.search.constraints import legal_plans
@@ -27,7 +28,7 @@ from ppadvisor.search.results import AssumptionUsed, ProblemEcho
 from ppadvisor.specs.assumptions import Assumption, Assumptions
 from ppadvisor.specs.cluster import ClusterSpec
 from ppadvisor.specs.model import ModelSpec
-from ppadvisor.specs.plan import PlanSpec, PlanTable
+from ppadvisor.specs.plan import PlanSpec
 from ppadvisor.specs.training import TrainingSpec
 from ppadvisor.specs.version import FORMAT_VERSION, MODEL_VERSION
 
@@ -107,13 +108,21 @@ ExplainAnswer = PlanExplanation | NothingToExplain
 
 def explain(asked: ProblemEcho, plan: PlanSpec) -> ExplainAnswer:
     """Take one plan for a problem apart. InputError where plan and problem cannot belong together."""
-    problem = problem_of(asked)
-    _check_sizes(problem, plan)
-    _, __, refused = legal_plans(problem, PlanTable.of(plan))
-    if refused:
-        return NothingToExplain(plan=plan, note=f"the plan is not legal: {refused[0].message}")
+    problem = legal_problem(asked, plan)
+    if isinstance(problem, NothingToExplain):
+        return problem
     estimate = estimate_plan(problem, plan, margin=asked.margin_fraction)
     return _explanation(problem, estimate, asked)
+
+
+def legal_problem(asked: ProblemEcho, plan: PlanSpec) -> Problem | NothingToExplain:
+    """The problem, or why the plan is not legal for it. InputError where the two cannot belong together."""
+    problem = problem_of(asked)
+    _check_sizes(problem, plan)
+    _, __, refused = legal_plans(problem, table_of(plan))
+    if refused:
+        return NothingToExplain(plan=plan, note=f"the plan is not legal: {refused[0].message}")
+    return problem
 
 
 def problem_of(asked: ProblemEcho) -> Problem:

@@ -86,10 +86,10 @@ def _check_schedules(problem: Problem, pins: Pins) -> None:
         if name not in schedules.SCHEDULES:
             raise unknown_name("schedule", name, schedules.SCHEDULES)
         if name not in framework.schedules:
-            others = [other for other in frameworks.FRAMEWORKS if name in frameworks.get(other).schedules]
+            others = (*frameworks.who_runs(name), "generic")
             raise InputError(
                 f"schedule {name!r} is not run by {framework.id} (it runs {', '.join(framework.schedules)}); "
-                f"frameworks that do: {', '.join(others) or 'none'}"
+                f"frameworks that do: {', '.join(others)}"
             )
 
 

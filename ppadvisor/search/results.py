@@ -47,6 +47,18 @@ class Baseline(Result):
     note: str
 
 
+class ScheduleBest(Result):
+    """The best plan of one schedule among those evaluated."""
+
+    schedule: str
+    estimate: PlanEstimate | None
+    """None where the schedule has no legal plan here."""
+    note: str
+    """`fits`, or by how much it does not, or why it cannot run."""
+    run_by: tuple[str, ...]
+    """Frameworks that run the schedule."""
+
+
 class Change(Result):
     """One single change that makes something fit."""
 
@@ -76,6 +88,8 @@ class PlanReport(Result):
     num_fitting: int
     why: tuple[str, ...]
     hints: tuple[str, ...]
+    schedules: tuple[ScheduleBest, ...]
+    """Every schedule that was searched with its best plan, fastest first."""
     baselines: dict[str, Baseline]
     rejected: dict[str, int]
     rejection_examples: tuple[Rejection, ...]

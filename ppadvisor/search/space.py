@@ -21,6 +21,8 @@ MIN_TOKENS_PER_CONTEXT_RANK = 1024
 MAX_MICRO_BATCH_SIZE = 128
 """Micro-batch sizes searched: powers of two up to this; a pin may take any."""
 
+VIRTUAL_STAGES = (2, 3, 4, 5, 6, 8, 10, 12)
+"""Virtual stages searched where a schedule takes several, beside the fewest it needs; a pin may take any."""
 
 BASE_COLUMNS = (
     "pipeline_parallel",
@@ -75,10 +77,10 @@ def build_space(problem: Problem, pins: Pins) -> Space:
     if not divisions:
         raise InputError(_no_division_message(problem, pins))
     rejected: Counter[str] = Counter()
-    rows, splits = _batch_rows(problem, pins, divisions, rejected)
+    rows = _batch_rows(problem, pins, divisions, rejected)
     if not rows:
         raise InputError(_no_batch_message(problem, pins, divisions))
-    plans = _cross(problem, pins, np.array(rows, dtype=np.int64), splits)
+    plans = _cross(problem, pins, np.array(rows, dtype=np.int64))
     if not len(plans):
         raise InputError(
             f"no combination is left: the pins contradict each other ({pins.describe()}); schedule none goes with "
@@ -116,25 +118,18 @@ def _expert_divisions(problem: Problem, pins: Pins, p: int, t: int, c: int, d: i
 
 def _batch_rows(
     problem: Problem, pins: Pins, divisions: list[_Division], rejected: Counter[str]
-) -> tuple[list[tuple[int, ...]], tuple[Split, ...]]:
-    """Rows of BASE_COLUMNS: every division with every micro-batch and split."""
+) -> list[tuple[int, ...]]:
+    """Rows of BASE_COLUMNS: every division with every micro-batch."""
     batch = problem.training.global_batch_size
-    splits: dict[Split, int] = {}
-    of_p: dict[int, list[int]] = {}
     rows: list[tuple[int, ...]] = []
     for division in divisions:
         if batch % division.d:
             rejected["global_batch_not_divisible"] += 1
             continue
-        if division.p not in of_p:
-            of_p[division.p] = [
-                splits.setdefault(s, len(splits)) for s in candidate_splits(problem.model.num_layers, division.p)
-            ]
-        for b in _micro_batches(pins, division.p, batch // division.d):
-            for split in of_p[division.p]:
-                size = (division.p, division.t, division.d, division.c, division.e, division.etp)
-                rows.append((*size, b, batch // (division.d * b), split))
-    return rows, tuple(splits)
+        size = (division.p, division.t, division.d, division.c, division.e, division.etp)
+        sizes = _micro_batches(pins, division.p, batch // division.d)
+        rows += [(*size, b, batch // (division.d * b)) for b in sizes]
+    return rows
 
 
 def _micro_batches(pins: Pins, p: int, local_batch: int) -> list[int]:
@@ -152,28 +147,51 @@ def _micro_batches(pins: Pins, p: int, local_batch: int) -> list[int]:
     return sorted(set(sizes))
 
 
-def _cross(problem: Problem, pins: Pins, base: IntArray, splits: tuple[Split, ...]) -> PlanTable:
-    """The base rows times schedule, v, recomputation and sharding."""
-    framework = problem.framework
-    names = pins.schedule or framework.schedules
-    v_of = {
-        name: [
-            v
-            for v in pins.virtual_stages or (schedules.get(name).virtual_stages.default,)
-            if schedules.get(name).virtual_stages.allows(v)
-        ]
-        for name in names
-    }
-    order = [(s, v) for s, name in enumerate(names) for v in v_of[name]]
+def _cross(problem: Problem, pins: Pins, base: IntArray) -> PlanTable:
+    """The base rows times schedule and v, the splits of p v stages, recomputation and sharding."""
+    names = pins.schedule or synchronous(problem.framework.schedules)
+    splits: dict[Split, int] = {}
     recompute = [RECOMPUTE.index(r) for r in RECOMPUTE if r in (pins.recompute or RECOMPUTE)]
-    zero = list(pins.optimizer_sharding or (framework.default_optimizer_sharding,))
-    inner = np.array([(s, v, r, z) for s, v in order for r in recompute for z in zero], dtype=np.int64)
-    outer = np.repeat(base, len(inner), axis=0)
-    tiled = np.tile(inner, (len(base), 1)) if len(inner) else np.zeros((0, 4), dtype=np.int64)
-    columns = {name: outer[:, i] for i, name in enumerate(BASE_COLUMNS)}
-    columns |= {name: tiled[:, i] for i, name in enumerate(INNER_COLUMNS)}
-    table = PlanTable(**columns, schedule_names=tuple(names), splits=splits)
+    zero = list(pins.optimizer_sharding or (problem.framework.default_optimizer_sharding,))
+    blocks = [np.zeros((0, len(BASE_COLUMNS) + len(INNER_COLUMNS)), dtype=np.int64)]
+    for v, with_v in _schedules_by_v(problem, pins, names).items():
+        outer = _with_splits(problem.model.num_layers, base, v, splits)
+        inner = np.array([(s, v, r, z) for s in with_v for r in recompute for z in zero], dtype=np.int64)
+        blocks.append(np.hstack([np.repeat(outer, len(inner), axis=0), np.tile(inner, (len(outer), 1))]))
+    rows = np.concatenate(blocks)
+    columns = {name: rows[:, i] for i, name in enumerate((*BASE_COLUMNS, *INNER_COLUMNS))}
+    table = PlanTable(**columns, schedule_names=tuple(names), splits=tuple(splits))
     return table.take(_sensible(table, pins))
+
+
+def synchronous(names: tuple[str, ...]) -> tuple[str, ...]:
+    """The schedules that leave training as it is; asynchronous ones (stale weights) are tried where they are pinned."""
+    return tuple(name for name in names if not schedules.get(name).asynchronous)
+
+
+def _schedules_by_v(problem: Problem, pins: Pins, names: tuple[str, ...]) -> dict[int, list[int]]:
+    """v -> the schedules (indices into `names`) that are tried with it."""
+    most = problem.model.num_layers // 2
+    by_v: dict[int, list[int]] = {}
+    for index, name in enumerate(names):
+        allowed = schedules.get(name).virtual_stages
+        tried = pins.virtual_stages or [allowed.default, *(v for v in VIRTUAL_STAGES if v > allowed.default)]
+        for v in tried:
+            if allowed.allows(v) and (v <= most or v == allowed.default):
+                by_v.setdefault(v, []).append(index)
+    return by_v
+
+
+def _with_splits(num_layers: int, base: IntArray, v: int, splits: dict[Split, int]) -> IntArray:
+    """The base rows with each split of their p v stages as a last column; rows with more stages than layers go."""
+    parts = [np.zeros((0, len(BASE_COLUMNS)), dtype=np.int64)]
+    for p in np.unique(base[:, 0]):
+        rows = base[base[:, 0] == p]
+        ids = [splits.setdefault(s, len(splits)) for s in candidate_splits(num_layers, int(p) * v)]
+        if ids:
+            tiled = np.tile(np.array(ids, dtype=np.int64), len(rows))
+            parts.append(np.column_stack([np.repeat(rows, len(ids), axis=0), tiled]))
+    return np.concatenate(parts)
 
 
 def _sensible(table: PlanTable, pins: Pins) -> NDArray[np.bool_]:

@@ -11,10 +11,12 @@ from pydantic import ConfigDict, Field
 from ppadvisor.engine.evaluate import estimate_plan
 from ppadvisor.engine.problem import Problem
 from ppadvisor.engine.results import PlanEstimate, Rejection, Result, Verdict
+from ppadvisor.engine.tables import plan_of
 from ppadvisor.errors import InputError
 from ppadvisor.search.advise import miss_note
 from ppadvisor.search.pins import Pins
-from ppadvisor.search.ranking import MEMORY_REASONS, Ranked, best_estimates, nearest_row, rank
+from ppadvisor.search.ranking import MEMORY_REASONS, Ranked, nearest_row, rank
+from ppadvisor.search.shortlist import best_estimates
 from ppadvisor.specs.base import PositiveInt
 from ppadvisor.specs.plan import Recompute
 from ppadvisor.specs.version import FORMAT_VERSION, MODEL_VERSION
@@ -116,7 +118,7 @@ def _best_or_nearest(ranked: Ranked, margin: float) -> PlanEstimate | None:
     if best:
         return best[0]
     row = nearest_row(ranked)
-    return None if row is None else estimate_plan(ranked.problem, ranked.plans.plan(row), margin=margin)
+    return None if row is None else estimate_plan(ranked.problem, plan_of(ranked.plans, row), margin=margin)
 
 
 def _reason(estimate: PlanEstimate) -> dict[str, str]:

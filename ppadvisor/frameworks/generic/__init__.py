@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from ppadvisor.frameworks.profile import FrameworkProfile, Tensor
 from ppadvisor.frameworks.rules import COMMON_RULES
-from ppadvisor.frameworks.tensors import LOSSES, backward_work, layer_tensors
+from ppadvisor.frameworks.tensors import LOSSES, backward_work, layer_tensors, output_gradients
+from ppadvisor.schedules import SCHEDULES
 from ppadvisor.specs.model import LayerKind, ModelSpec
 from ppadvisor.specs.training import TrainingSpec
 
@@ -18,17 +19,26 @@ def saved_tensors(model: ModelSpec, training: TrainingSpec, kind: LayerKind) -> 
     return tuple(layer_tensors(model, training, kind, gated_copies=4))
 
 
+def waiting_tensors(model: ModelSpec, training: TrainingSpec, kind: LayerKind) -> tuple[Tensor, ...]:
+    """All that was saved stays until the weight gradient, and the gradients it needs come on top.
+
+    Measured on torch 2.13's own engine: the input gradient frees nothing, and holds 22 s b h more for a GPT layer.
+    """
+    return (*saved_tensors(model, training, kind), *output_gradients(model, training, kind))
+
+
 PROFILE = FrameworkProfile(
     id="generic",
     title="generic PyTorch trainer",
     source="torch 2.13, saved tensors under fake tensors",
-    schedules=("none", "naive", "gpipe", "1f1b"),
+    schedules=tuple(SCHEDULES),
     optimizer_sharding=(0, 1, 2, 3),
     default_optimizer_sharding=1,
     vocab_size_multiple=1,
     losses=LOSSES,
     default_loss="torch",
     saved_tensors=saved_tensors,
+    waiting_tensors=waiting_tensors,
     backward_work=backward_work,
     rules=COMMON_RULES,
     dummy_weight_gradients=False,

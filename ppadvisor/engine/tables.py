@@ -1,0 +1,44 @@
+"""One plan for people, one row for the engine: the two ways between `PlanSpec` and `PlanTable`."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ppadvisor.engine.inputs import layout_of
+from ppadvisor.engine.partition import Split
+from ppadvisor.errors import InputError
+from ppadvisor.specs.plan import RECOMPUTE, PlanSpec, PlanTable
+
+
+def layers_of_ranks(schedule: str, split: Split, virtual_stages: int) -> Split:
+    """Layers of each rank, all its chunks together; with two copies of the model, of each stage."""
+    if virtual_stages == 1:
+        return split
+    return tuple(sum(split[stage] for stage in held) for held in layout_of(schedule, split, virtual_stages).placement)
+
+
+def plan_of(plans: PlanTable, row: int) -> PlanSpec:
+    """One row, as people read it."""
+    special = ("schedule", "recompute", "split")
+    sizes = {name: int(getattr(plans, name)[row]) for name in PlanTable.column_names() if name not in special}
+    schedule, split = plans.schedule_names[int(plans.schedule[row])], plans.splits[int(plans.split[row])]
+    return PlanSpec(
+        **sizes,
+        schedule=schedule,
+        recompute=RECOMPUTE[int(plans.recompute[row])],
+        layers_per_stage=layers_of_ranks(schedule, split, sizes["virtual_stages"]),
+        layers_per_chunk=split,
+    )
+
+
+def table_of(plan: PlanSpec) -> PlanTable:
+    """The table with one row. InputError where the layers of ranks and of virtual stages contradict each other."""
+    stages = plan.pipeline_parallel * plan.virtual_stages
+    if len(plan.layers_per_chunk) != stages:
+        raise InputError(f"layers_per_chunk: got {len(plan.layers_per_chunk)} numbers, needs p v = {stages}")
+    ranks = layers_of_ranks(plan.schedule, plan.layers_per_chunk, plan.virtual_stages)
+    if ranks != plan.layers_per_stage:
+        raise InputError(f"layers_per_stage: got {plan.layers_per_stage}, but layers_per_chunk make {ranks}")
+    value = plan.model_dump() | {"schedule": 0, "recompute": RECOMPUTE.index(plan.recompute), "split": 0}
+    columns = {name: np.array([value[name]], dtype=np.int64) for name in PlanTable.column_names()}
+    return PlanTable(**columns, schedule_names=(plan.schedule,), splits=(plan.layers_per_chunk,))

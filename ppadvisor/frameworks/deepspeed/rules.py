@@ -1,0 +1,29 @@
+"""Rules of DeepSpeed's pipeline engine beyond the shared ones."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ppadvisor.frameworks.profile import BoolArray, Rule
+from ppadvisor.frameworks.rules import COMMON_RULES
+from ppadvisor.specs.model import ModelSpec
+from ppadvisor.specs.plan import PlanSpec, PlanTable
+from ppadvisor.specs.training import TrainingSpec
+
+
+def _sharded_gradients(_: ModelSpec, __: TrainingSpec, plans: PlanTable) -> BoolArray:
+    """PipelineEngine asserts that ZeRO-2 and ZeRO-3 are off (runtime/pipe/engine.py)."""
+    return np.asarray((plans.pipeline_parallel > 1) & (plans.optimizer_sharding >= 2))
+
+
+def _sharded_gradients_message(_: ModelSpec, __: TrainingSpec, plan: PlanSpec) -> str:
+    return (
+        f"DeepSpeed's pipeline engine does not run with ZeRO-{plan.optimizer_sharding}; "
+        "it allows ZeRO 0 and 1 with p > 1"
+    )
+
+
+RULES: tuple[Rule, ...] = (
+    *COMMON_RULES,
+    Rule("deepspeed_pipeline_zero", _sharded_gradients, _sharded_gradients_message),
+)

@@ -1,0 +1,53 @@
+"""torchtitan on torch.distributed.pipelining: FSDP2, torch's own schedules, plain torch layers.
+
+Source: torch 2.13, torch/distributed/pipelining/schedules.py (constraints: its constructors); pytorch/torchtitan.
+"""
+
+from __future__ import annotations
+
+from ppadvisor.frameworks.profile import FrameworkProfile, Tensor
+from ppadvisor.frameworks.tensors import LOSSES, backward_work, layer_tensors, output_gradients
+from ppadvisor.frameworks.torchtitan.rules import RULES
+from ppadvisor.specs.model import LayerKind, ModelSpec
+from ppadvisor.specs.training import TrainingSpec
+
+
+def saved_tensors(model: ModelSpec, training: TrainingSpec, kind: LayerKind) -> tuple[Tensor, ...]:
+    """Plain torch layers: gate, up, activated gate and product of a gated feed-forward are all kept."""
+    return tuple(layer_tensors(model, training, kind, gated_copies=4))
+
+
+def waiting_tensors(model: ModelSpec, training: TrainingSpec, kind: LayerKind) -> tuple[Tensor, ...]:
+    """torch's engine frees nothing at the input gradient, and keeps the gradients that the weight gradients need."""
+    return (*saved_tensors(model, training, kind), *output_gradients(model, training, kind))
+
+
+PROFILE = FrameworkProfile(
+    id="torchtitan",
+    title="torchtitan (torch.distributed.pipelining, FSDP2)",
+    source="torch 2.13; pytorch/torchtitan",
+    schedules=(
+        "none",
+        "gpipe",
+        "1f1b",
+        "interleaved-1f1b",
+        "looped-bfs",
+        "interleaved-zero-bubble",
+        "zb-v",
+        "dualpipev",
+    ),
+    # FSDP2 without resharding after forward (its default under pipelining) and with it
+    optimizer_sharding=(2, 3),
+    default_optimizer_sharding=2,
+    vocab_size_multiple=1,
+    losses=LOSSES,
+    default_loss="torch",
+    saved_tensors=saved_tensors,
+    waiting_tensors=waiting_tensors,
+    backward_work=backward_work,
+    rules=RULES,
+    dummy_weight_gradients=False,
+    frees_sent_outputs=False,
+    accumulates_whole_gradients=True,
+    keeps_all_receive_buffers=True,
+)

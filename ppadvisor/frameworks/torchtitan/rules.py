@@ -1,0 +1,73 @@
+"""Rules of torch.distributed.pipelining beyond the shared ones, as its schedule classes raise them (torch 2.13)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ppadvisor.frameworks.profile import BoolArray, Rule
+from ppadvisor.frameworks.rules import COMMON_RULES
+from ppadvisor.specs.model import ModelSpec
+from ppadvisor.specs.plan import RECOMPUTE, PlanSpec, PlanTable
+from ppadvisor.specs.training import TrainingSpec
+
+ROUNDS = ("interleaved-1f1b", "interleaved-zero-bubble")
+SPLIT = ("interleaved-zero-bubble", "zb-v", "dualpipev")
+
+
+def _runs(plans: PlanTable, names: tuple[str, ...]) -> BoolArray:
+    return np.isin(np.array(plans.schedule_names)[plans.schedule], names)
+
+
+def _too_few(_: ModelSpec, __: TrainingSpec, plans: PlanTable) -> BoolArray:
+    """Schedule1F1B refuses fewer micro-batches than stages."""
+    return np.asarray(_runs(plans, ("1f1b",)) & (plans.num_microbatches < plans.pipeline_parallel))
+
+
+def _too_few_message(_: ModelSpec, __: TrainingSpec, plan: PlanSpec) -> str:
+    return (
+        f"torch's Schedule1F1B needs num_microbatches >= pipeline_parallel: got m = {plan.num_microbatches}, "
+        f"p = {plan.pipeline_parallel}"
+    )
+
+
+def _rounds(_: ModelSpec, __: TrainingSpec, plans: PlanTable) -> BoolArray:
+    """Interleaved schedules need m to be a multiple of max(1, m // p)."""
+    m, p = plans.num_microbatches, plans.pipeline_parallel
+    return np.asarray(_runs(plans, ROUNDS) & (m % np.maximum(1, m // p) != 0))
+
+
+def _rounds_message(_: ModelSpec, __: TrainingSpec, plan: PlanSpec) -> str:
+    m, p = plan.num_microbatches, plan.pipeline_parallel
+    return f"torch's {plan.schedule} needs m to be a multiple of max(1, m // p) = {max(1, m // p)}: got m = {m}"
+
+
+def _groups(model: ModelSpec, _: TrainingSpec, plans: PlanTable) -> BoolArray:
+    """torchtitan's tensor parallel plan shards the key/value heads and never replicates them."""
+    if model.mla:
+        return np.zeros(len(plans), dtype=np.bool_)
+    return np.asarray(model.num_query_groups % plans.tensor_parallel != 0)
+
+
+def _groups_message(model: ModelSpec, _: TrainingSpec, plan: PlanSpec) -> str:
+    return f"{model.num_query_groups} key/value heads are not divisible by tensor parallel {plan.tensor_parallel}"
+
+
+def _split_recompute(_: ModelSpec, __: TrainingSpec, plans: PlanTable) -> BoolArray:
+    """Full recomputation under a split backward repeats a layer once for each of its parameter groups."""
+    return np.asarray(_runs(plans, SPLIT) & (plans.recompute == RECOMPUTE.index("full")))
+
+
+def _split_recompute_message(_: ModelSpec, __: TrainingSpec, plan: PlanSpec) -> str:
+    return (
+        f"{plan.schedule} splits the backward, and torch then repeats a recomputed layer once for its input gradient "
+        "and once for each parameter group: not worth running"
+    )
+
+
+RULES: tuple[Rule, ...] = (
+    *COMMON_RULES,
+    Rule("torch_1f1b_microbatches", _too_few, _too_few_message),
+    Rule("torch_interleaved_microbatches", _rounds, _rounds_message),
+    Rule("torchtitan_key_value_heads", _groups, _groups_message),
+    Rule("torch_split_backward_recompute", _split_recompute, _split_recompute_message),
+)

@@ -1,0 +1,55 @@
+"""The best plan of each schedule: what a reader compares schedules by, also those far behind or out of reach."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ppadvisor import frameworks, schedules
+from ppadvisor.engine.evaluate import estimate_plan
+from ppadvisor.engine.tables import plan_of
+from ppadvisor.search.advise import miss_note
+from ppadvisor.search.ranking import Ranked
+from ppadvisor.search.results import ScheduleBest
+from ppadvisor.search.shortlist import fitting_estimates
+from ppadvisor.specs.plan import PlanTable
+
+
+def best_of_each_schedule(ranked: Ranked, *, margin: float) -> tuple[ScheduleBest, ...]:
+    """Each schedule with its best plan, replayed; where none fits the one that needs least; fastest first.
+
+    Schedules without a legal plan come last, with the reason.
+    """
+    found = [_best(ranked, index, margin) for index in range(len(ranked.space.plans.schedule_names))]
+    return tuple(sorted(found, key=_rank_key))
+
+
+def _rank_key(best: ScheduleBest) -> tuple[int, float]:
+    if best.estimate is None:
+        return 2, 0.0
+    return int(not best.estimate.memory.fits), best.estimate.time.step_time_s
+
+
+def _best(ranked: Ranked, index: int, margin: float) -> ScheduleBest:
+    name = ranked.space.plans.schedule_names[index]
+    run_by = frameworks.who_runs(name)
+    rows = ranked.order[ranked.plans.schedule[ranked.order] == index]
+    for estimate in fitting_estimates(ranked, rows, 1, margin=margin):
+        return ScheduleBest(schedule=name, estimate=estimate, note="fits", run_by=run_by)
+    legal = np.flatnonzero(ranked.plans.schedule == index)
+    if len(legal):
+        least = int(legal[np.argmin(ranked.estimates.peak_bytes[legal])])
+        estimate = estimate_plan(ranked.problem, plan_of(ranked.plans, least), margin=margin)
+        note = "fits" if estimate.memory.fits else miss_note(estimate)
+        return ScheduleBest(schedule=name, estimate=estimate, note=note, run_by=run_by)
+    return ScheduleBest(schedule=name, estimate=None, note=_why_illegal(ranked.space.plans, index), run_by=run_by)
+
+
+def _why_illegal(plans: PlanTable, index: int) -> str:
+    """What the schedule itself says of the combination with the most micro-batches, else that a rule forbids all."""
+    rows = np.flatnonzero(plans.schedule == index)
+    if not len(rows):
+        return "no combination of the sizes gives it a pipeline"
+    row = int(rows[np.argmax(plans.num_microbatches[rows])])
+    sizes = (int(plans.pipeline_parallel[row]), int(plans.num_microbatches[row]), int(plans.virtual_stages[row]))
+    problem = schedules.get(plans.schedule_names[index]).problem(*sizes)
+    return problem or "every plan breaks a rule of the framework"

@@ -1,0 +1,103 @@
+"""From an order by array forms to the plans that are shown: the near-ties are replayed, variants that say nothing go.
+
+The array forms tell unequal stages and chunks apart by bounds; a replay of a few rounds of micro-batches, continued
+at its steady rate, tells them apart within about a part in a thousand. Only what is shown is replayed in full.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+
+import numpy as np
+
+from ppadvisor.engine.evaluate import estimate_plan, quick_step_time_s
+from ppadvisor.engine.results import PlanEstimate
+from ppadvisor.engine.tables import plan_of
+from ppadvisor.search.ranking import IntArray, Ranked, as_printed
+from ppadvisor.specs.plan import PlanTable
+
+RESERVE = 4
+"""Plans looked at closely beyond those that are shown."""
+NEAR = 0.06
+"""Share by which a plan may be behind the first and still have all its variants replayed: the error of the array forms
+for model-like stages, 95 % of cases."""
+MOST_VARIANTS = 8
+"""Splits and virtual stages of one plan that are replayed at most."""
+TRIES = 12
+"""Plans estimated at most for each that is wanted: the exact count of memory can exceed that of the array forms."""
+CLEARLY_LESS = 0.95
+"""A variant of a better plan is shown where its peak is below this share of the better one's."""
+
+VARIANT_COLUMNS = ("split", "virtual_stages", "recompute")
+"""What makes a variant of a plan, not another plan."""
+
+Sizes = tuple[int, ...]
+
+
+def best_estimates(ranked: Ranked, top: int, *, margin: float, sort: str = "step_time_s") -> list[PlanEstimate]:
+    """The `top` best plans, every rank and replayed; the replayed numbers decide their order."""
+    wanted = top + RESERVE
+    order = _refined(ranked, ranked.order, wanted) if sort == "step_time_s" else ranked.order
+    fitting = fitting_estimates(ranked, order, wanted, margin=margin)
+    printed = as_printed(np.array([_sort_value(estimate, sort) for estimate in fitting], dtype=np.float64))
+    # a stable sort: ties keep the order by memory and moving parts
+    return [fitting[i] for i in np.argsort(printed, kind="stable")][:top]
+
+
+def fitting_estimates(ranked: Ranked, order: IntArray, wanted: int, *, margin: float) -> list[PlanEstimate]:
+    """The first `wanted` plans of `order` that tell a reader something new and fit by the exact count."""
+    found: list[PlanEstimate] = []
+    for row in islice(_distinct(ranked, order), wanted * TRIES):
+        estimate = estimate_plan(ranked.problem, plan_of(ranked.plans, row), margin=margin)
+        if estimate.memory.fits:
+            found.append(estimate)
+        if len(found) == wanted:
+            break
+    return found
+
+
+def _refined(ranked: Ranked, order: IntArray, wanted: int) -> IntArray:
+    """`order` with the variants of its first plans put in the order of a quick replay, in front of all others."""
+    guess = ranked.estimates.step_time_s
+    of_plan: dict[Sizes, dict[int, list[int]]] = {}
+    for row in order:
+        sizes = _sizes(ranked.plans, row)
+        if sizes not in of_plan and len(of_plan) == wanted:
+            break
+        near = guess[row] <= guess[order[0]] * (1 + NEAR)
+        variants = of_plan.setdefault(sizes, {}).setdefault(int(ranked.plans.recompute[row]), [])
+        if len(variants) < (MOST_VARIANTS if near else 1):
+            variants.append(int(row))
+    rows = [row for plan in of_plan.values() for variants in plan.values() for row in variants]
+    seconds = np.array([quick_step_time_s(ranked.problem, plan_of(ranked.plans, row)) for row in rows])
+    peaks = ranked.estimates.peak_bytes[rows]
+    first = np.array(rows, dtype=np.int64)[np.lexsort((peaks, as_printed(seconds)))] if rows else order[:0]
+    return np.concatenate([first, order[~np.isin(order, first)]])
+
+
+def _distinct(ranked: Ranked, order: IntArray) -> Iterator[int]:
+    """Rows of `order` that tell a reader something new, in that order.
+
+    A plan that differs from a better one only in its split, or in its recomputation or virtual stages without needing
+    clearly less memory, is passed over: otherwise variants of the best would fill the table.
+    """
+    least: dict[Sizes, float] = {}
+    seen: set[Sizes] = set()
+    for row in order:
+        sizes = _sizes(ranked.plans, row)
+        variant = (*sizes, int(ranked.plans.recompute[row]), int(ranked.plans.virtual_stages[row]))
+        peak = float(ranked.estimates.peak_bytes[row])
+        if variant not in seen and peak < least.get(sizes, np.inf) * CLEARLY_LESS:
+            least[sizes] = peak
+            yield int(row)
+        seen.add(variant)
+
+
+def _sizes(plans: PlanTable, row: int) -> Sizes:
+    names = (name for name in PlanTable.column_names() if name not in VARIANT_COLUMNS)
+    return tuple(int(getattr(plans, name)[row]) for name in names)
+
+
+def _sort_value(estimate: PlanEstimate, sort: str) -> float:
+    return float(estimate.memory.peak_bytes if sort == "peak_bytes" else getattr(estimate.time, sort))
