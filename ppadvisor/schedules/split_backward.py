@@ -158,11 +158,3 @@ def two_ahead_paths(p: Ints, m: Ints) -> tuple[Path, ...]:
         Path(through - even, through - half + even, batches, hops),
         Path(through, through, 1, linked),
     )
-
-
-def few_paths(p: Ints, m: Ints) -> tuple[Path, ...]:
-    """Further paths through orders for m < p whose forwards all come early: they turn in the middle. Own derivation."""
-    ranks, batches = np.asarray(p), np.asarray(m)
-    odd = batches % 2
-    around = batches - batches // 2 + ranks - 1
-    return (Path(around, around + 1 - odd, batches), Path(around + 1 - odd, around + 1 - odd, batches - 1 + odd))

@@ -153,7 +153,7 @@ def limited_plans(
     """
     ranks, batches = np.asarray(p), np.asarray(m)
     units = 6 * batches + idle_units(p, m, limit)
-    late = 2 * ((ranks > 10) & (batches > limit) & (batches < 2 * ranks))
+    late = (1 + (ranks + 2) // 16) * ((ranks > 10) & (batches > limit) & (batches < 2 * ranks))
 
     def at_least_s(chunk: ChunkTimes) -> FloatArray:
         alone = Path(2 * ranks, 2 * ranks, 1), Path(2 * batches, 2 * batches, 2 * batches)

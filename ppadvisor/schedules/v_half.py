@@ -30,9 +30,9 @@ def order(p: int, m: int, v: int) -> tuple[RankOrder, ...]:
 
 
 def bubble_fraction(p: Ints, m: Ints, v: Ints = 2) -> FloatArray:
-    """Idle share of the pipeline's time, F = I = W, equal chunks and free links: i/(6·m + i), i = `idle_units`.
+    """Idle share of the pipeline's time, F = I = W, equal chunks and free links: idle/(6·m + idle), see `idle_units`.
 
-    i = 3·p − 7 or, p odd, 3·p − 4, for p > 2 and m ≥ 2·p: half of 1F1B's 6·(p − 1). Exact for p ≤ 11, beyond see
+    3·p − 7 or, p odd, 3·p − 4, for p > 2 and m ≥ 2·p: half of 1F1B's 6·(p − 1). Exact for p ≤ 11, beyond see
     `idle_units`. Found by two other programs at p = 8, m = 32, a whole stage's F = I = W = 1: 104.5 for 96 of work.
 
     >>> round(float(96 / (1 - bubble_fraction(8, 32))), 6)
@@ -43,9 +43,9 @@ def bubble_fraction(p: Ints, m: Ints, v: Ints = 2) -> FloatArray:
 
 
 def in_flight_microbatches(p: Ints, m: Ints, v: Ints, rank: Ints) -> FloatArray:
-    """Micro-batches held at the peak, each chunk until its W: min(m, k) on every rank, k = ⌊p/2⌋ + 1. Exact.
+    """Micro-batches held at the peak, each chunk until its W: min(m, ⌊p/2⌋ + 1) on every rank. Exact.
 
-    Source: see `half_limit`. "1/2" of 1F1B is what k/p comes to as p grows. Found by two other programs at p = 8:
+    Source: see `half_limit`. "1/2" of 1F1B is what it comes to as p grows. Found by two other programs at p = 8:
 
     >>> float(in_flight_microbatches(8, 32, 2, rank=0))
     5.0

@@ -130,7 +130,7 @@ def idle_units(p: Ints, m: Ints, limit: Ints) -> FloatArray:
     max(6·p − 1 − 6·limit, p − 1) where m > limit: what the authors' search reaches with the same memory, see
     v_auto_schedule.py. Less for fewer micro-batches, which never find the memory full: max(4·p − 1 − 4·m, 2·p − 3 or,
     p odd, 2·p − 2). Own derivation. Equal to the replay for all m where p ≤ 10, and for all p up to 64 where m ≤ limit
-    or m ≥ 2·p; elsewhere up to 2 less.
+    or m ≥ 2·p; elsewhere up to 1 + ⌊(p + 2)/16⌋ less.
 
     >>> idle_units(8, 32, np.array([4, 5])).tolist()
     [23.0, 17.0]

@@ -286,7 +286,7 @@ def search_order(
         _listed(input_grad_s, p, "input_grad_s"),
         _listed(weight_grad_s, p, "weight_grad_s"),
         _listed(handoff_s, p - 1, "handoff_s"),
-        limit,
+        min(limit, float(m)),
         freed_at_input_grad,
     )
     few = min(m, ENOUGH * p)

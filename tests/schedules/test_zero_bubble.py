@@ -63,12 +63,12 @@ def test_limited_memory_is_exact_for_equal_kinds(name: str, p: int) -> None:
 
 
 def test_idle_units_of_more_ranks_are_near() -> None:
-    """p up to 24: where memory has just filled up the replay takes up to two slots more than said, never less."""
+    """p up to 24: where memory has just filled up the replay takes up to 1 + (p + 2)/16 slots more, never less."""
     for name, limit in (("v-half", half_limit), ("v-min", min_limit)):
         for p in (11, 14, 18, 24):
             for m in range(int(limit(p)) - 1, 2 * p + 1, p // 4):
                 late = made_s(name, p, m, 1.0, 1.0, 1.0) - 6 * m - float(idle_units(p, m, limit(p)))
-                assert 0 <= late <= (2 if limit(p) < m < 2 * p else 0)
+                assert 0 <= late <= (1 + (p + 2) // 16 if limit(p) < m < 2 * p else 0)
 
 
 @pytest.mark.parametrize(
@@ -255,7 +255,7 @@ def test_search_keeps_to_its_memory_and_is_no_worse_than_by_hand(p: int) -> None
     """Unequal stages and links, any limit: complete, no deadlock, within memory, not slower than the plain order."""
     rng = np.random.default_rng(p)
     for m in (1, 2, p, 2 * p + 1, 4 * p):
-        for limit in (1, max(1, p // 2), p, 1.5 * p, 2 * p - 1, 3 * p):
+        for limit in (1, max(1, p // 2), p, 1.5 * p, 2 * p - 1, 3 * p, np.inf):
             freed = float(rng.choice([0.0, 0.3, 0.6, 1.0]))
             names = ("forward_s", "input_grad_s", "weight_grad_s")
             times: dict[str, Any] = {name: rng.uniform(0.5, 1.5, p) for name in names}
@@ -267,7 +267,7 @@ def test_search_keeps_to_its_memory_and_is_no_worse_than_by_hand(p: int) -> None
             if limit >= p:
                 by_hand = alternating_order(p, m, forwards_ahead=1)
                 assert span_s(order, times) <= span_s(by_hand, times) * (1 + 1e-3)
-            usual = equal_times_order(p, m, int(limit))
+            usual = equal_times_order(p, m, int(min(limit, m)))
             usual_s = replay(usual, looped_placement(p, 1), **times).makespan_s
             assert result.makespan_s <= usual_s * (1 + 1e-3)
 
