@@ -33,6 +33,7 @@ _BANDWIDTH_UNITS: dict[str, Fraction] = {
     **{f"{prefix}bps": Fraction(scale, 8) for prefix, scale in {"M": MB, "G": GB, "T": TB}.items()},
 }
 _BINARY_SUFFIXES = {"": Fraction(1), "k": Fraction(KIB), "K": Fraction(KIB), "M": Fraction(MIB)}
+_DURATION_UNITS = {"": Fraction(1), "us": Fraction(1, 10**6), "ms": Fraction(1, 10**3), "s": Fraction(1)}
 _TOKEN_UNITS = {f"{suffix}tok": scale for suffix, scale in _BINARY_SUFFIXES.items()}
 
 _BITS_OR_BYTES = "GB/s counts bytes and Gb/s bits (8 Gb/s = 1 GB/s)"
@@ -81,6 +82,16 @@ def parse_tflops(text: str, what: str = "peak rate") -> float:
     return float(_quantity(text, what, {"": Fraction(TFLOP)}, "a plain number of TFLOP/s such as 989"))
 
 
+def parse_duration(text: str, what: str = "time") -> float:
+    """Seconds of `1.5`, `1.5s`, `20ms`, `3us` or `0`.
+
+    >>> parse_duration("20ms"), parse_duration("0")
+    (0.02, 0.0)
+    """
+    examples = "a time that is not negative, in seconds unless it says otherwise: 1.5, 20ms, 3us, 0"
+    return float(_quantity(text, what, _DURATION_UNITS, examples, zero=True))
+
+
 def parse_fraction(text: str, what: str = "fraction") -> float:
     """A share in (0, 1]: `0.9`, `90%` or `9/10`."""
     return float(parse_exact_fraction(text, what))
@@ -103,16 +114,18 @@ def parse_exact_fraction(text: str, what: str = "fraction") -> Fraction:
     return value
 
 
-def _quantity(text: str, what: str, units: Mapping[str, Fraction], examples: str) -> Fraction:
-    """The positive number times its unit, exactly; InputError with `examples` for anything else."""
+def _quantity(text: str, what: str, units: Mapping[str, Fraction], examples: str, *, zero: bool = False) -> Fraction:
+    """The positive number (or 0, where that is allowed) times its unit, exactly; InputError for anything else."""
     match = _NUMBER_AND_UNIT.fullmatch(text.strip())
     if not match:
         raise _refused(text, what, "is not a quantity" if text.strip() else "is empty", examples)
     number, unit = Decimal(match[1]), match[2]
     if unit not in units:
         raise _refused(text, what, f"has the wrong unit {unit!r}" if unit else "has no unit", examples)
+    if zero and number == 0:
+        return Fraction(0)
     if number <= 0:
-        raise _refused(text, what, "must be above zero", examples)
+        raise _refused(text, what, "must not be negative" if zero else "must be above zero", examples)
     # Bounded before it becomes a fraction: 1e999 written out as an integer would take a while.
     if not SMALLEST <= number <= LARGEST:
         raise _refused(text, what, "is far too small" if number < 1 else "is far too large", examples)
@@ -171,12 +184,22 @@ def format_seconds(time_s: float) -> str:
     # Minutes begin at 120 s, hours at 120 min, days at 48 h: below that the smaller unit still reads better.
     if time_s == 0:
         return "0 s"
+    scale, unit = time_unit(time_s)
+    return f"{_three_digits(time_s / scale)} {unit}"
+
+
+def time_unit(time_s: float) -> tuple[float, str]:
+    """(seconds, name) of the unit in which this time reads best, for columns and axes that have one unit.
+
+    >>> time_unit(0.085)
+    (0.001, 'ms')
+    """
     rounded = float(f"{time_s:.3g}")
     scale, unit = _TIME_STEPS[0]
     for next_scale, next_unit in _TIME_STEPS[1:]:
         if rounded >= next_scale * (2 if next_scale > 1 else 1):
             scale, unit = next_scale, next_unit
-    return f"{_three_digits(time_s / scale)} {unit}"
+    return scale, unit
 
 
 _COUNT_STEPS = ((10**12, "T"), (10**9, "B"), (10**6, "M"))

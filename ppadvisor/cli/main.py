@@ -26,6 +26,7 @@ COMMANDS = (
     Command("plan", "ppadvisor.cli.plan", "Rank (p, m, schedule) for a model on a cluster."),
     Command("explain", "ppadvisor.cli.explain", "Every term of one plan, with its formula."),
     Command("sweep", "ppadvisor.cli.sweep", "The best plan at each point of a grid."),
+    Command("timeline", "ppadvisor.cli.timeline", "Who works when: picture, idle time, trace."),
     Command("bubble", "ppadvisor.cli.bubble", "Bubble and utilisation of a pipeline."),
     Command("presets", "ppadvisor.cli.presets", "Models, GPUs and clusters known by name, with sources."),
     Command("schema", "ppadvisor.cli.schema", "JSON Schemas of input and output."),

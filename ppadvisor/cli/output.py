@@ -39,7 +39,7 @@ def write_rows(
     write(render_rows(columns, rows, format, width=view.width, color=view.color, title=title, extra=extra), output)
 
 
-def write(text: str, output: Path | None) -> None:
+def write(text: str, output: Path | None, option: str = "--output") -> None:
     """The text to stdout, or in place of the file; InputError where that is not possible, the file then as it was."""
     if output is None:
         _to_stdout(text)
@@ -51,7 +51,7 @@ def write(text: str, output: Path | None) -> None:
         else:
             _replace(output.resolve(), text)
     except OSError as error:
-        raise InputError(f"--output: cannot write {str(output)!r}: {error.strerror}") from None
+        raise InputError(f"{option}: cannot write {str(output)!r}: {error.strerror}") from None
 
 
 def _encoded(text: str) -> bytes:

@@ -31,11 +31,17 @@ def _output(kind: str) -> Schema:
     """Of a document that a command prints."""
     from pydantic import TypeAdapter
 
+    from ppadvisor.report.timeline_document import TimelineAnswer
     from ppadvisor.search.explain import ExplainAnswer
     from ppadvisor.search.results import PlanReport
     from ppadvisor.search.sweep import SweepReport
 
-    documents: dict[str, Any] = {"plan": PlanReport, "explain": ExplainAnswer, "sweep": SweepReport}
+    documents: dict[str, Any] = {
+        "plan": PlanReport,
+        "explain": ExplainAnswer,
+        "sweep": SweepReport,
+        "timeline": TimelineAnswer,
+    }
     return TypeAdapter(documents[kind]).json_schema(mode="serialization")
 
 
@@ -91,6 +97,7 @@ KINDS: dict[str, Callable[[str], Schema]] = {
     "plan": _output,
     "explain": _output,
     "sweep": _output,
+    "timeline": _output,
     "job": _job,
     "model": _spec,
     "gpu": _spec,
@@ -105,7 +112,7 @@ KINDS: dict[str, Callable[[str], Schema]] = {
 def command(kind: str, output: Path | None) -> None:
     """JSON Schema of a document; without KIND that of what `plan --format json` prints.
 
-    plan, explain and sweep are outputs; job is the job file; model, gpu, cluster and training are the
+    plan, explain, sweep and timeline are outputs; job is the job file; model, gpu, cluster and training are the
     specifications as the outputs repeat them, model also as a TOML file of one's own.
     """
     from ppadvisor.report.json_ import dump_json

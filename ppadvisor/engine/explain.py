@@ -6,11 +6,15 @@ import math
 from collections.abc import Iterable
 
 from ppadvisor.engine.compute import attention_core, elementwise_compute, layer_compute, linear_compute
-from ppadvisor.engine.explain_inputs import SYMBOLS, PlanView, StageView
+from ppadvisor.engine.explain_inputs import PlanView
 from ppadvisor.engine.explain_memory import MEMORY_FORMULAS, stage_parameters
+from ppadvisor.engine.explain_stage import ChunkView, StageView
+from ppadvisor.engine.explain_symbols import CHUNK_SYMBOLS, SYMBOLS, of_all_chunks
 from ppadvisor.engine.explain_time import TIME_FORMULAS, TRAFFIC, bubble, utilization
 from ppadvisor.engine.explained import (
     BubbleExplained,
+    ChunkExplained,
+    InFlightExplained,
     KernelTime,
     LayerExplained,
     LayerTensor,
@@ -24,10 +28,10 @@ from ppadvisor.engine.explained import (
     Worked,
 )
 from ppadvisor.engine.expressions import Formula, evaluate, ratio
-from ppadvisor.engine.memory import saved_per_layer
+from ppadvisor.engine.memory import saved_per_layer, waiting_per_layer
 from ppadvisor.engine.parameters import layer_weights
 from ppadvisor.engine.problem import Problem
-from ppadvisor.engine.results import PlanEstimate, StageMemory
+from ppadvisor.engine.results import PlanEstimate
 from ppadvisor.frameworks.profile import Spread, Tensor
 from ppadvisor.specs.model import LayerKind
 
@@ -51,8 +55,7 @@ def explain_estimate(problem: Problem, estimate: PlanEstimate) -> PlanParts:
         utilization=Worked(**_said(used), value=estimate.time.model_flops_utilization),
         time=tuple(TimeTerm(name=n, seconds=estimate.time.terms[f"{n}_s"], **_said(f)) for n, f in time.items()),
         stages=tuple(
-            _stage(stage.memory, memory[stage.stage], parameters[stage.stage], in_flight[stage.stage])
-            for stage in stages
+            _stage(stage, memory[stage.stage], parameters[stage.stage], in_flight[stage.stage]) for stage in stages
         ),
         layers=tuple(_layer(view, index, kind) for index, kind in enumerate(view.inputs.kinds)),
         traffic=tuple(Volume(name=n, bytes=math.ceil(evaluate(f.substituted)), **_said(f)) for n, f in traffic.items()),
@@ -84,31 +87,46 @@ def _bubble(view: PlanView, closed: Formula) -> BubbleExplained:
     )
 
 
-def _stage(
-    memory: StageMemory, formulas: dict[str, Formula], parameters: Formula, in_flight: Formula
-) -> StageExplained:
+def _stage(view: StageView, formulas: dict[str, Formula], parameters: Formula, in_flight: Formula) -> StageExplained:
+    memory = view.memory
+    counted = memory.in_flight_microbatches if view.plan.estimate.time.replayed else None
+    closed = InFlightExplained(**_said(in_flight), value=evaluate(in_flight.substituted), counted=counted)
     return StageExplained(
         **memory.model_dump(exclude={"terms", "parameters", "in_flight_microbatches"}),
         parameters=Worked(**_said(parameters), value=memory.parameters),
-        in_flight_microbatches=Worked(**_said(in_flight), value=memory.in_flight_microbatches),
+        in_flight_microbatches=closed,
+        chunks=tuple(_chunk(chunk) for chunk in view.chunks),
         terms=tuple(
             MemoryTerm(name=name, bytes=memory.terms[name], **_said(formula)) for name, formula in formulas.items()
         ),
     )
 
 
+def _chunk(chunk: ChunkView) -> ChunkExplained:
+    return ChunkExplained(
+        chunk=chunk.index,
+        stage=chunk.stage,
+        num_layers=int(chunk.layers.sum()),
+        in_flight=chunk.alive,
+        waiting=chunk.waiting,
+    )
+
+
 def _layer(view: PlanView, index: int, kind: LayerKind) -> LayerExplained:
     """What one layer of a kind stores, keeps and computes on one rank."""
     compute = layer_compute(view.inputs, kind)
+    splits = view.schedule.splits_backward
     return LayerExplained(
         kind=kind.title,
-        num_layers=int(view.inputs.stages.layers[0, :, index].sum()),
+        num_layers=round(float(view.layers_of_kind()[index])),
         weights=tuple(_weights(view, kind)),
         saved_bytes=math.ceil(saved_per_layer(view.inputs)[0, index]),
         tensors=tuple(_tensors(view, kind)),
         forward_s=float(compute.forward[0]),
         backward_s=float(compute.backward[0]),
         kernels=tuple(_kernels(view, kind)),
+        waiting_bytes=math.ceil(waiting_per_layer(view.inputs)[0, index]) if splits else 0,
+        waiting=tuple(_waiting(view, kind)) if splits else (),
     )
 
 
@@ -134,6 +152,14 @@ def _tensors(view: PlanView, kind: LayerKind) -> Iterable[LayerTensor]:
     for tensor in problem.framework.saved_tensors(problem.model, problem.training, kind):
         kept = recompute == "none" or (recompute == "selective" and not tensor.selective)
         explained = _tensor(view, tensor, kept=kept)
+        if explained.bytes:
+            yield explained
+
+
+def _waiting(view: PlanView, kind: LayerKind) -> Iterable[LayerTensor]:
+    """What the layer holds between input gradient and weight gradient, recomputed where it was not kept."""
+    for tensor in view.problem.framework.waiting_tensors(view.problem.model, view.problem.training, kind):
+        explained = _tensor(view, tensor, kept=True)
         if explained.bytes:
             yield explained
 
@@ -166,10 +192,15 @@ def _symbols(view: PlanView, formulas: Iterable[Formula]) -> tuple[SymbolUsed, .
     values: dict[str, set[float]] = {}
     for formula in formulas:
         for name, value in formula.symbols.items():
-            values.setdefault(name, set()).add(value)
+            values.setdefault(_of_all_chunks(view, name), set()).add(value)
     order = list(SYMBOLS)
     names = sorted(values, key=lambda name: (order.index(name.rstrip(_INDEX)), name))
     return tuple(SymbolUsed(symbol=name, meaning=_meaning(view, name), value=_only(values[name])) for name in names)
+
+
+def _of_all_chunks(view: PlanView, name: str) -> str:
+    """The symbol under which one of a chunk is explained."""
+    return of_all_chunks(name, many_kinds=len(view.inputs.kinds) > 1) if view.has_chunks else name
 
 
 def _only(values: set[float]) -> float | None:
@@ -179,4 +210,5 @@ def _only(values: set[float]) -> float | None:
 def _meaning(view: PlanView, name: str) -> str:
     base = name.rstrip(_INDEX)
     kind = f" ({view.inputs.kinds[int(name.removeprefix(base)) - 1].title})" if base != name else ""
-    return SYMBOLS[base] + kind
+    chunks = f"; of its chunks {base}0, {base}1, ..." if view.has_chunks and base in CHUNK_SYMBOLS else ""
+    return SYMBOLS[base] + kind + chunks

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ppadvisor.engine.explain_inputs import StageView
+from ppadvisor.engine.explain_stage import StageView
 from ppadvisor.engine.expressions import Formula
 from ppadvisor.engine.memory import (
     communicator_groups,
@@ -17,8 +17,11 @@ from ppadvisor.engine.memory import (
     gathered_bytes_per_parameter,
     gradient_bytes_per_parameter,
     optimizer_bytes_per_parameter,
+    receive_buffers,
     saved_per_layer,
+    waiting_per_layer,
     weight_bytes_per_parameter,
+    whole_gradients_bytes,
 )
 from ppadvisor.specs.assumptions import Assumption
 
@@ -32,11 +35,14 @@ def stage_parameters(view: StageView) -> Formula:
     dense, expert = inputs.layer_parameters
     text, values = view.layer_sum("P_layer", dense + expert)
     embedding, head, mtp = (float(end[0]) for end in inputs.end_parameters)
-    text += " + P_embedding" if view.has_embedding else ""
-    text += " + P_head" if view.has_head else ""
-    text += " + P_mtp" if view.has_head and mtp else ""
+    shared = float(inputs.shared_table[0]) if view.of_stage(inputs.both_ends) else 0.0
+    ends = " + P_embedding" if view.embedding else ""
+    ends += " + P_head" if view.head else ""
+    ends += " + P_mtp" if view.head and mtp else ""
+    ends += " - P_shared" if shared else ""
+    text += f" + {view.shared(ends.removeprefix(' + '))}" if ends else ""
     source = "weight by weight, as the trainer instantiates them (table of weights)"
-    values |= {"P_embedding": embedding, "P_head": head, "P_mtp": mtp}
+    values |= {"P_embedding": embedding, "P_head": head, "P_mtp": mtp, "P_shared": shared}
     return view.plan.formula(text, source, values)
 
 
@@ -62,6 +68,15 @@ def _gradients(view: StageView) -> Formula:
     return _state(view, gradient_bytes_per_parameter(view.plan.inputs), 2, source)
 
 
+def _whole_gradients(view: StageView) -> Formula:
+    plan, inputs = view.plan, view.plan.inputs
+    dense, expert = inputs.parameters
+    text = f"{gradient_bytes_per_parameter(inputs)} * {'(P + E)' if plan.problem.model.moe else 'P'}"
+    source = "whole until the step's only reduction, beside their sharded sum: FSDP2 under pipelining"
+    values = {"P": view.of_stage(dense), "E": view.of_stage(expert)}
+    return plan.formula(text, source, values, alive=bool(view.of_stage(whole_gradients_bytes(inputs)[:, :, 0, 0])))
+
+
 def _optimizer_states(view: StageView) -> Formula:
     source = f"{view.plan.problem.optimizer.source}; Megatron-LM docs/user-guide/features/dist_optimizer.md"
     return _state(view, optimizer_bytes_per_parameter(view.plan.inputs), 1, source)
@@ -78,33 +93,57 @@ def _gathered_parameters(view: StageView) -> Formula:
 
 
 def _weight_gradient_buffers(view: StageView) -> Formula:
-    text = "2 * (D + h * V / t)" if view.has_head else "2 * D"
-    source = "a 16-bit buffer for each shape of weight, kept for good: TransformerEngine get_dummy_wgrad"
+    weight = view.plan.problem.training.weight_bytes
+    text = f"{weight} * (D + h * V / t{view.share})" if view.head else f"{weight} * D"
+    source = "a buffer for each shape of weight, kept for good: TransformerEngine get_dummy_wgrad"
     distinct = view.of_stage(distinct_matrix_parameters(view.plan.inputs))
     return view.plan.formula(text, source, {"D": distinct}, alive=view.plan.problem.framework.dummy_weight_gradients)
 
 
 def _saved_activations(view: StageView) -> Formula:
-    text, values = view.layer_sum("S", saved_per_layer(view.plan.inputs))
+    text, values = view.stash(lambda chunk: chunk.alive, "k", "S", saved_per_layer(view.plan.inputs))
     source = (
         f"S: table of tensors, after {KORTHIKANTI}, section 4.1; k: {view.plan.schedule.title}, "
         f"{view.plan.schedule.source}"
     )
-    return view.plan.formula(f"k * {text}", source, {"k": view.kept, **values}, alive=view.kept > 0)
+    return view.plan.formula(text or "k * n * S", source, values, alive=bool(text))
+
+
+def _waiting_activations(view: StageView) -> Formula:
+    text, values = view.stash(lambda chunk: chunk.waiting, "w", "S_w", waiting_per_layer(view.plan.inputs))
+    source = (
+        "S_w: all that was saved and the gradients that the weight gradients need (table of tensors that wait); w: "
+        f"{view.plan.schedule.title}, {view.plan.schedule.source}"
+    )
+    return view.plan.formula(text or "w * n * S_w", source, values, alive=bool(text))
+
+
+def _weight_versions(view: StageView) -> Formula:
+    plan, schedule = view.plan, view.plan.schedule
+    dense, expert = plan.inputs.parameters
+    parameters = "(P + E)" if plan.problem.model.moe else "P"
+    values = {"P": view.of_stage(dense), "E": view.of_stage(expert)}
+    if schedule.weight_versions is not None:
+        values["versions"] = float(schedule.weight_versions(plan.estimate.plan.pipeline_parallel, view.stage))
+    text = f"(versions - 1) * {weight_bytes_per_parameter(plan.inputs)} * {parameters}"
+    source = f"older weights kept for the backwards still to come: {schedule.title}, {schedule.source}"
+    return plan.formula(text, source, values, alive="versions" in values)
 
 
 def _sent_outputs(view: StageView) -> Formula:
     keeps = not view.plan.problem.framework.frees_sent_outputs
     source = "a sent output lives until its backward, unless the trainer frees it (Megatron-Core schedules.py:171)"
-    text = f"k * {view.plan.element} * T * h{view.plan.over_sequence}"
-    return view.plan.formula(text, source, {"k": view.kept}, alive=keeps and not view.has_head and view.kept > 0)
+    kept, values = view.kept(chunk for chunk in view.chunks if chunk.head < 1)
+    text = f"{kept or 'k'} * {view.plan.element} * T * h{view.plan.over_sequence}"
+    return view.plan.formula(text, source, values, alive=keeps and bool(kept))
 
 
 def _embedding_activations(view: StageView) -> Formula:
     dropout = view.plan.problem.training.dropout
-    text = f"k * T * (8 + h{view.plan.over_sequence})" if dropout else "k * T * 8"
+    kept, values = view.kept(chunk for chunk in view.chunks if chunk.embedding)
+    of_token = f"(8 + h{view.plan.over_sequence})" if dropout else "8"
     source = f"token ids of 8 bytes{', dropout mask of 1' if dropout else ''}; {KORTHIKANTI}, section 4.3"
-    return view.plan.formula(text, source, {"k": view.kept}, alive=view.has_embedding and view.kept > 0)
+    return view.plan.formula(f"{kept or 'k'} * T * {of_token}{view.share}", source, values, alive=bool(kept))
 
 
 def _recomputed_layer(view: StageView) -> Formula:
@@ -131,42 +170,55 @@ def _layer_backward_work(view: StageView) -> Formula:
 def _head_activations(view: StageView) -> Formula:
     problem = view.plan.problem
     loss = problem.framework.loss(problem.training)
-    norm = f"k * {2 * view.plan.element} * T * h{view.plan.over_sequence}"
+    kept, values = view.kept(chunk for chunk in view.chunks if chunk.head)
+    most = float(view.plan.inputs.head_in_flight[0])
+    if most < sum(values.values()):
+        kept, values = "k_head", {"k_head": most}
+    norm = f"{kept or 'k'} * {2 * view.plan.element} * T * h{view.plan.over_sequence}"
     times = f" * {1 + problem.model.mtp_num_layers}" if problem.model.mtp_num_layers else ""
-    text = f"{norm} + max(k - 1, 0) * {loss.saved_bytes} * T * V / t{times}"
+    text = f"{norm} + max({kept or 'k'} - 1, 0) * {loss.saved_bytes} * T * V / t{times}"
     source = f"final norm's input and output; {loss.saved_bytes} bytes a kept logit; {KORTHIKANTI}, section 4.3"
-    return view.plan.formula(text, source, {"k": view.kept}, alive=view.has_head and view.kept > 0)
+    return view.plan.formula(view.shared(text), source, values, alive=bool(kept))
 
 
 def _logits(view: StageView) -> Formula:
     problem = view.plan.problem
     loss = problem.framework.loss(problem.training)
     at_loss = view.memory.moment == "loss"
-    alive = view.has_head and (at_loss or view.memory.moment == "head_backward")
+    alive = view.head > 0 and (at_loss or view.memory.moment == "head_backward")
     gathers = float(view.plan.inputs.sequence_ways[0]) > 1
     text = f"{loss.forward_bytes if at_loss else loss.backward_bytes} * T * V / t"
     text += f" + {view.plan.element} * T * h" if gathers else ""
     source = f"{loss.title}: {loss.source}{'; the gathered input of the output layer' if gathers else ''}"
-    return view.plan.formula(text, source, alive=alive)
+    return view.plan.formula(view.shared(text), source, alive=alive)
 
 
 def _output_weight_gradient(view: StageView) -> Formula:
     buffered = view.plan.problem.framework.dummy_weight_gradients
-    source = "own count: the output layer's 16-bit gradient before it is accumulated, where no buffer is kept for it"
-    alive = view.has_head and not buffered and view.memory.moment == "head_backward"
-    return view.plan.formula("2 * h * V / t", source, alive=alive)
+    source = "own count: the output layer's gradient before it is accumulated, where no buffer is kept for it"
+    alive = view.head > 0 and not buffered and view.memory.moment == "head_backward"
+    text = f"{view.plan.problem.training.weight_bytes} * h * V / t{view.share}"
+    return view.plan.formula(text, source, alive=alive)
 
 
 def _embedding_gradient(view: StageView) -> Formula:
-    source = "own count: the token table's dense 16-bit gradient before it is accumulated"
-    alive = view.has_embedding and view.memory.moment == "embedding_backward"
-    return view.plan.formula("2 * V * h / t", source, alive=alive)
+    source = "own count: the token table's dense gradient before it is accumulated"
+    alive = view.embedding > 0 and view.memory.moment == "embedding_backward"
+    text = f"{view.plan.problem.training.weight_bytes} * V * h / t{view.share}"
+    return view.plan.formula(text, source, alive=alive)
 
 
 def _handoff_buffers(view: StageView) -> Formula:
-    text = f"2 * {view.plan.element} * T * h{view.plan.over_sequence}"
-    source = "a received activation and a received gradient: Megatron-Core p2p_communication.py"
-    return view.plan.formula(text, source, alive=view.in_pipeline and view.plan.estimate.plan.pipeline_parallel > 1)
+    plan = view.plan
+    one = f"{plan.element} * T * h{plan.over_sequence}"
+    text, source = f"2 * {one}", "a received activation and a received gradient: Megatron-Core p2p_communication.py"
+    values: dict[str, float] = {}
+    if plan.problem.framework.keeps_all_receive_buffers:
+        text = f"m * neighbours * {one}"
+        source = "a buffer for each micro-batch and neighbouring stage, kept for good: torch pipelining/stage.py"
+        values["neighbours"] = view.of_stage(receive_buffers(plan.inputs)) / plan.estimate.plan.num_microbatches
+    alive = view.in_pipeline and plan.estimate.plan.pipeline_parallel > 1
+    return plan.formula(text, source, values, alive=alive)
 
 
 def _assumed(assumption: Assumption) -> str:
@@ -198,10 +250,13 @@ def _communicator_buffers(view: StageView) -> Formula:
 MEMORY_FORMULAS: dict[str, Callable[[StageView], Formula]] = {
     "weights": _weights,
     "gradients": _gradients,
+    "whole_gradients": _whole_gradients,
     "optimizer_states": _optimizer_states,
     "gathered_parameters": _gathered_parameters,
     "weight_gradient_buffers": _weight_gradient_buffers,
     "saved_activations": _saved_activations,
+    "waiting_activations": _waiting_activations,
+    "weight_versions": _weight_versions,
     "sent_outputs": _sent_outputs,
     "embedding_activations": _embedding_activations,
     "recomputed_layer": _recomputed_layer,

@@ -16,11 +16,11 @@ from ppadvisor.engine.communication import (
     group_bandwidth,
     key_value_width,
     tensor_parallel_pairs,
+    tied_embedding_s,
 )
 from ppadvisor.engine.compute import embedding_compute, head_compute
 from ppadvisor.engine.explain_inputs import PlanView
 from ppadvisor.engine.expressions import Formula
-from ppadvisor.engine.inputs import FloatArray
 from ppadvisor.engine.memory import gradient_bytes_per_parameter, optimizer_bytes_per_parameter
 from ppadvisor.engine.step_time import WORK_PARTS, equal_stages_s, optimizer_s
 
@@ -52,11 +52,7 @@ def _bandwidth(view: PlanView, span: int) -> float:
 def _per_layer(view: PlanView, symbol: str, part: str) -> tuple[str, dict[str, float]]:
     """`L * C` over the kinds of layer of the whole model, from the passes of one layer."""
     seconds = [float((passes[part].forward + passes[part].backward)[0]) for passes in view.passes]
-    return view.layers(_layers_of_kind(view), symbol, np.array(seconds), count="L")
-
-
-def _layers_of_kind(view: PlanView) -> FloatArray:
-    return np.asarray(view.inputs.stages.layers[0].sum(axis=0))
+    return view.layers(view.layers_of_kind(), symbol, np.array(seconds), count="L")
 
 
 def _compute(view: PlanView) -> Formula:
@@ -76,7 +72,7 @@ def _recompute(view: PlanView) -> Formula:
 
 
 def _tensor_parallel(view: PlanView) -> Formula:
-    counts = _layers_of_kind(view)
+    counts = view.layers_of_kind()
     values: dict[str, float] = {
         "W_tp": _bandwidth(view, view.estimate.plan.tensor_parallel),
         "latency": view.problem.assumptions.collective_latency_s.value,
@@ -95,7 +91,7 @@ def _tensor_parallel(view: PlanView) -> Formula:
 def _context_parallel(view: PlanView) -> Formula:
     plan, assumed = view.estimate.plan, view.problem.assumptions
     values = {
-        "L": float(_layers_of_kind(view).sum()),
+        "L": float(view.layers_of_kind().sum()),
         "kv": float(key_value_width(view.inputs)[0]),
         "o_cp": assumed.context_parallel_overlap.value,
         "W_cp": _bandwidth(view, plan.context_parallel * plan.tensor_parallel),
@@ -124,17 +120,22 @@ def _pipeline(view: PlanView) -> dict[str, float]:
     }
 
 
+def _how(view: PlanView) -> str:
+    """Where the pipeline's time is from."""
+    return "order of work replayed" if view.estimate.time.replayed else f"array form of {view.schedule.title}"
+
+
 def _bubble(view: PlanView) -> Formula:
     source = f"fill and drain of {view.schedule.title} with equal stages and free links: {view.schedule.source}"
     return view.formula("even - busy", source, _pipeline(view))
 
 
 def _imbalance(view: PlanView) -> Formula:
-    return view.formula("free - even", "order of work replayed with the stages as they are", _pipeline(view))
+    return view.formula("free - even", f"{_how(view)} with the stages as they are", _pipeline(view))
 
 
 def _handoff(view: PlanView) -> Formula:
-    source = f"order of work replayed with the links between stages; volume: {MEGATRON}, section 3.2"
+    source = f"{_how(view)} with the links between stages; volume: {MEGATRON}, section 3.2"
     return view.formula("span - free", source, _pipeline(view))
 
 
@@ -168,7 +169,7 @@ def _data_parallel(view: PlanView) -> Formula:
 def _tied_embedding(view: PlanView) -> tuple[str, dict[str, float]]:
     """Both copies of a tied embedding's gradient are added up between first and last stage."""
     plan = view.estimate.plan
-    if not view.problem.model.tied_embeddings or plan.pipeline_parallel == 1:
+    if not float(tied_embedding_s(view.inputs)[0]):
         return "", {}
     ranks = plan.pipeline_parallel * plan.tensor_parallel * plan.context_parallel * plan.data_parallel
     return "4 * h * V / t / W_tied + latency", {"W_tied": _bandwidth(view, ranks)}
@@ -224,8 +225,9 @@ def _handoff_volume(view: PlanView) -> Formula:
 
 
 def _handoff_of_stage(view: PlanView) -> Formula:
-    text = f"2 * {view.element} * T * h{view.over_sequence}"
-    source = "one activation on, one gradient back"
+    chunks = " * v" if view.estimate.plan.virtual_stages > 1 else ""
+    text = f"2{chunks} * {view.element} * T * h{view.over_sequence}"
+    source = "one activation on, one gradient back" + (", for each chunk" if chunks else "")
     return view.formula(text, source, alive=view.estimate.plan.pipeline_parallel > 1)
 
 

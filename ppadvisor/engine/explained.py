@@ -21,6 +21,33 @@ class BubbleExplained(Worked):
     ratio: str | None
     """The closed form as one number over another: `7/39`."""
     replayed: float
+    """Stages and links as they are; by the schedule's array form where the plan was not replayed."""
+
+
+class InFlightExplained(Worked):
+    """Micro-batches in flight by the schedule's closed form, beside those counted in its order of work.
+
+    In whole ranks: one chunk of v counts 1/v. The order is counted where the rank holds most bytes, which with chunks
+    that differ, or split backwards, need not be where it holds most micro-batches.
+    """
+
+    counted: float | None
+    """None where no order was counted: that of an asynchronous schedule, and one of very many micro-batches."""
+
+
+class ChunkExplained(Result):
+    """What a rank holds of one stage of the model, at its highest moment."""
+
+    chunk: int
+    """From 0: the number that k0, w0 and n0 carry."""
+    stage: int
+    """In model order, from 0."""
+    num_layers: int
+    """Those of multi-token prediction included."""
+    in_flight: float
+    """k: micro-batches whose activations are held for their backward."""
+    waiting: float
+    """w: micro-batches whose input gradient is done and whose weight gradient is not."""
 
 
 class MemoryTerm(Result):
@@ -59,7 +86,9 @@ class StageExplained(Result):
     stage: int
     num_layers: int
     parameters: Worked
-    in_flight_microbatches: Worked
+    in_flight_microbatches: InFlightExplained
+    chunks: tuple[ChunkExplained, ...]
+    """Several with virtual stages or two copies of the model."""
     moment: str
     allocated_bytes: int
     total_bytes: int
@@ -117,6 +146,10 @@ class LayerExplained(Result):
     """The sum of the kernels, but not less than the time to launch them."""
     backward_s: float
     kernels: tuple[KernelTime, ...]
+    waiting_bytes: int
+    """What it holds between input gradient and weight gradient; 0 where the schedule does them as one."""
+    waiting: tuple[LayerTensor, ...]
+    """The tensors of which that is the sum."""
 
 
 class SymbolUsed(Result):

@@ -98,14 +98,22 @@ def pipeline_of(problem: Problem, plan: PlanSpec) -> Pipeline:
     timed = timed_pipeline(problem, plan)
     if plan.pipeline_parallel * plan.virtual_stages * plan.num_microbatches > MOST_ACTIONS // 2:
         return timed
+    orders = _orders(timed.inputs, plan, timed.times)
+    alive, waiting = _in_flight(timed, orders)
+    return replace(timed, inputs=replace(timed.inputs, chunks_alive=alive, chunks_waiting=waiting), orders=orders)
+
+
+def _in_flight(timed: Pipeline, orders: Sequence[RankOrder]) -> tuple[FloatArray, FloatArray]:
+    """(forwards alive, those that wait for their weight gradient) of each chunk at the peak, (1, stages, chunks)."""
     inputs = timed.inputs
-    orders = _orders(inputs, plan, timed.times)
+    if timed.schedule.asynchronous:
+        # a step begins with what the last one left: the order, which begins empty, may hold less
+        return inputs.chunk_in_flight, np.zeros_like(inputs.chunk_in_flight)
     saved = inputs.per_chunk(saved_per_layer(inputs))[0]
     waiting = inputs.per_chunk(waiting_per_layer(inputs))[0]
     # a rank without layers still holds something for each micro-batch: ties go to the first most
     alive, later = held_at_peak(orders, saved + 1.0, waiting + 1.0)
-    exact = replace(inputs, chunks_alive=alive[None], chunks_waiting=later[None])
-    return replace(timed, inputs=exact, orders=orders)
+    return alive[None], later[None]
 
 
 def _orders(inputs: PlanInputs, plan: PlanSpec, times: StageTimes) -> Sequence[RankOrder]:

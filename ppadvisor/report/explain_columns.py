@@ -76,6 +76,12 @@ def _tensor_note(row: Row) -> str:
     return f"{row['name']}{condition}{'' if row['kept'] else ', recomputed'}"
 
 
+def _held(row: Row) -> float:
+    """Micro-batches in flight as they were counted, else by the closed form."""
+    in_flight = row["in_flight_microbatches"]
+    return float(in_flight["value"] if in_flight["counted"] is None else in_flight["counted"])
+
+
 def _cluster_value(row: Row) -> str:
     name, value = row["name"], row["value"]
     if name.endswith("_bytes_per_s"):
@@ -120,13 +126,20 @@ STAGES = (
     Column("stage", "stage"),
     Column("num_layers", "layers"),
     Column("parameters.value", "parameters", format_count),
-    Column("in_flight_microbatches.value", "in flight", "{:g}".format),
+    Column("in_flight", "in flight", "{:.4g}".format, derive=_held),
     Column("moment", "moment", words, justify="left"),
     Column("allocated_bytes", "tensors [GiB]", format_gib),
     Column("total_bytes", "peak [GiB]", format_gib),
     Column("conservative_bytes", "cautious [GiB]", format_gib),
 )
 TERMS = (TERM, Column("bytes", "GiB", _fine_gib), SHARE, WORKED)
+CHUNKS = (
+    Column("chunk", "chunk"),
+    Column("stage", "stage of the model"),
+    Column("num_layers", "layers"),
+    Column("in_flight", "in flight", "{:g}".format),
+)
+WAITING = Column("waiting", "wait for weight gradient", "{:g}".format)
 SOURCES = (TERM, _source(50))
 TENSORS = (
     Column("tensor", "tensor", justify="left", min_width=20, derive=_tensor_note),

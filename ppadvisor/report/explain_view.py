@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from ppadvisor.engine.explained import LayerExplained, StageExplained
+from ppadvisor.engine.explained import InFlightExplained, LayerExplained, StageExplained
 from ppadvisor.report.explain_columns import (
     ASSUMPTIONS,
+    CHUNKS,
     CLUSTER,
     CSV,
     KERNELS,
@@ -19,6 +20,7 @@ from ppadvisor.report.explain_columns import (
     TERMS,
     TIMES,
     TRAFFIC,
+    WAITING,
     WEIGHTS,
     result,
     words,
@@ -72,10 +74,11 @@ def render_explanation(answer: ExplainAnswer, format: str, *, width: int, color:
 
 
 def _plan_lines(answer: PlanExplanation) -> list[str]:
-    memory, time = answer.memory, answer.time
+    memory, time, plan = answer.memory, answer.time, answer.plan
+    chunks = f" (of each chunk {layers_text(plan.layers_per_chunk)})" if plan.virtual_stages > 1 else ""
     return [
-        f"Plan      {short_plan(answer.plan)}; layers per stage {layers_text(answer.plan.layers_per_stage)}; "
-        f"ZeRO {answer.plan.optimizer_sharding}",
+        f"Plan      {short_plan(plan)}; layers per stage {layers_text(plan.layers_per_stage)}{chunks}; "
+        f"ZeRO {plan.optimizer_sharding}",
         f"Memory    {memory.verdict.replace('_', ' ')}: {format_bytes_gib(memory.peak_bytes)} at stage "
         f"{memory.binding_stage}, limit {format_bytes_gib(memory.limit_bytes)} "
         f"({format_fraction(answer.margin_fraction)} of {format_bytes_gib(memory.capacity_bytes)}); "
@@ -87,10 +90,11 @@ def _plan_lines(answer: PlanExplanation) -> list[str]:
 def _bubble_lines(answer: PlanExplanation) -> list[str]:
     bubble, used = answer.bubble, answer.model_flops_utilization
     ratio = f" = {bubble.ratio}" if bubble.ratio else ""
+    how = "replayed" if answer.time.replayed else "by the schedule's array form"
     return [
         f"Bubble    equal stages, free links: {bubble.formula}{ratio} = {format_fraction(bubble.value)} "
         f"({bubble.source})",
-        f"          replayed, stages and links as they are: {format_fraction(bubble.replayed)}",
+        f"          {how}, stages and links as they are: {format_fraction(bubble.replayed)}",
         f"MFU       {worked(used.formula, used.substituted)} = {format_fraction(used.value)} ({used.source})",
     ]
 
@@ -119,18 +123,32 @@ def _stage(
     rows = [{**term.model_dump(), "share": term.bytes / stage.total_bytes} for term in stage.terms if term.bytes]
     parameters, in_flight = stage.parameters, stage.in_flight_microbatches
     yield draw(f"{title}, its highest moment {words(stage.moment)}", TERMS, rows)
+    if len(stage.chunks) > 1:
+        chunks = [chunk.model_dump() for chunk in stage.chunks]
+        columns = (*CHUNKS, WAITING) if any(chunk.waiting for chunk in stage.chunks) else CHUNKS
+        yield draw(f"Chunks of stage {stage.stage} at that moment", columns, chunks)
     absent = ", ".join(words(term.name) for term in stage.terms if not term.bytes)
     lines = [
         f"Parameters on one rank: {result(parameters.formula, parameters.substituted, f'{parameters.value:,.0f}')}",
-        f"Micro-batches in flight: {result(in_flight.formula, in_flight.substituted, f'{in_flight.value:g}')}",
+        f"Micro-batches in flight: {_in_flight(in_flight, one_chunk=len(stage.chunks) == 1)}",
     ]
     yield said([*lines, f"Nothing here or at this moment: {absent}"] if absent else lines)
+
+
+def _in_flight(shown: InFlightExplained, *, one_chunk: bool) -> str:
+    """The closed form; beside it what the order of work holds, where that may be another number."""
+    closed = result(shown.formula, shown.substituted, f"{shown.value:.4g}")
+    if shown.counted is None or (one_chunk and shown.counted == shown.value):
+        return closed
+    return f"closed form {closed}; read off the order of work at its highest moment {shown.counted:.4g}"
 
 
 def _layer(layer: LayerExplained, draw: Draw) -> Iterator[list[str]]:
     one = f"One layer, {layer.kind}"
     kept = f"{one}: {format_bytes(layer.saved_bytes)} kept for a micro-batch on one rank"
     yield draw(kept, TENSORS, [tensor.model_dump() for tensor in layer.tensors])
+    wait = f"{one}: {format_bytes(layer.waiting_bytes)} wait for the weight gradient"
+    yield draw(wait, TENSORS, [tensor.model_dump() for tensor in layer.waiting])
     held = sum(weight.parameters for weight in layer.weights)
     yield draw(f"{one}: {held:,} parameters on one rank", WEIGHTS, [w.model_dump() for w in layer.weights])
     compute = f"{format_seconds(layer.forward_s)} forward, {format_seconds(layer.backward_s)} backward"

@@ -55,6 +55,8 @@ class TimeExplained(Result):
 
     step_time_s: float
     pipeline_s: float
+    replayed: bool
+    """The order of work was run action by action; False where an array form stands in."""
     tokens_per_s: float
     terms: tuple[TimeTerm, ...]
     """They add up to `step_time_s`."""
@@ -180,7 +182,11 @@ def _explanation(problem: Problem, estimate: PlanEstimate, asked: ProblemEcho) -
         bubble=parts.bubble,
         model_flops_utilization=parts.utilization,
         time=TimeExplained(
-            step_time_s=time.step_time_s, pipeline_s=time.pipeline_s, tokens_per_s=time.tokens_per_s, terms=parts.time
+            step_time_s=time.step_time_s,
+            pipeline_s=time.pipeline_s,
+            replayed=time.replayed,
+            tokens_per_s=time.tokens_per_s,
+            terms=parts.time,
         ),
         stages=parts.stages,
         layers=parts.layers,

@@ -48,8 +48,9 @@ def test_help_lists_every_command(cli: Cli) -> None:
     result = cli("--help")
     assert result.exit_code == 0
     assert result.stderr == ""
+    width = max(len(command.name) for command in COMMANDS)
     for command in COMMANDS:
-        assert f"  {command.name:7}  {command.help}\n" in result.stdout
+        assert f"  {command.name:{width}}  {command.help}\n" in result.stdout
     assert cli("-h") == result
 
 

@@ -196,7 +196,7 @@ def test_a_tied_table_is_summed_over_both_ends() -> None:
     ("schedule", "v", "apart"), [("interleaved-1f1b", 2, True), ("zb-v", 2, False), ("1f1b-vocab-2", 1, False)]
 )
 def test_ends_on_one_rank_share_a_tied_table(schedule: str, v: int, apart: bool) -> None:
-    """On a V the first rank uses one table at both ends, spread over all ranks both are cut alike: nothing to add up."""
+    """On a V the first rank has one table for both ends, spread over all ranks both are cut alike: nothing to add."""
     of = problem(model(num_layers=8), num_gpus=4, assume=PERFECT)
     one = plan((2,) * 4, schedule=schedule, virtual_stages=v, layers_per_chunk=(2 // v,) * (4 * v))
     inputs = PlanInputs.of(of, single(one), every_stage=True)

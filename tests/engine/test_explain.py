@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from functools import cache
+from itertools import product
 
 import pytest
 
 from ppadvisor import frameworks, load_cluster, load_model, schedules
 from ppadvisor.engine.evaluate import estimate_plan
 from ppadvisor.engine.explain import explain_estimate
-from ppadvisor.engine.explain_inputs import SYMBOLS
 from ppadvisor.engine.explain_memory import MEMORY_FORMULAS
+from ppadvisor.engine.explain_symbols import SCHEDULE_SYMBOLS, SYMBOLS
 from ppadvisor.engine.explain_time import TIME_FORMULAS
 from ppadvisor.engine.explained import PlanParts
 from ppadvisor.engine.memory import ALLOWANCES, TERMS
@@ -19,9 +20,17 @@ from ppadvisor.engine.results import PlanEstimate
 from ppadvisor.engine.step_time import IDLE_PARTS, STEP_PARTS, WORK_PARTS
 from ppadvisor.specs.training import TrainingSpec
 from tests.problems import MODELS, model, plan, problem, random_plans
+from tests.scheduled import RUNS, scheduled_plans
 
-CASES = [(name, framework) for name in MODELS for framework in frameworks.FRAMEWORKS]
-every_case = pytest.mark.parametrize(("name", "framework"), CASES)
+RANDOM = [(name, framework, "any") for name in MODELS for framework in frameworks.FRAMEWORKS]
+"""Plans with one chunk a rank."""
+SCHEDULED = [
+    (name, framework, schedule)
+    for turn, (framework, schedule) in enumerate(RUNS)
+    for name in (tuple(MODELS)[turn % len(MODELS)], tuple(MODELS)[(turn + 2) % len(MODELS)])
+]
+"""Plans of one schedule: a few of each that a framework runs, with two models."""
+every_case = pytest.mark.parametrize(("name", "framework", "schedule"), RANDOM + SCHEDULED)
 
 Explained = tuple[PlanEstimate, PlanParts]
 
@@ -32,12 +41,13 @@ def worked_out(substituted: str) -> float:
 
 
 @cache
-def explained(name: str, framework: str) -> tuple[Explained, ...]:
-    """Random plans of a small problem: every kind of sharding and recomputation, all schedules, p from 1 to 8."""
+def explained(name: str, framework: str, schedule: str) -> tuple[Explained, ...]:
+    """Random plans of a small problem: every kind of sharding and recomputation, p from 1 to 8."""
     of = problem(
         model(name), num_gpus=64, global_batch_size=256, framework=framework, dropout=name == "gpt", precision="bf16"
     )
-    estimates = [estimate_plan(of, one, margin=0.9) for one in random_plans(of, 20, seed=11)]
+    plans = random_plans(of, 10, seed=11) if schedule == "any" else scheduled_plans(of, schedule, 3, seed=11)
+    estimates = [estimate_plan(of, one, margin=0.9) for one in plans]
     return tuple((estimate, explain_estimate(of, estimate)) for estimate in estimates)
 
 
@@ -48,26 +58,26 @@ def test_every_term_has_a_formula() -> None:
 
 
 @every_case
-def test_memory_formulas_come_to_the_terms(name: str, framework: str) -> None:
+def test_memory_formulas_come_to_the_terms(name: str, framework: str, schedule: str) -> None:
     """The substituted text of each memory term of each stage evaluates to the term, up to the byte rounded up."""
-    for _, parts in explained(name, framework):
+    for _, parts in explained(name, framework, schedule):
         for stage in parts.stages:
             for term in stage.terms:
                 assert worked_out(term.substituted) == pytest.approx(term.bytes, rel=1e-9, abs=1.001), term
 
 
 @every_case
-def test_the_terms_are_those_of_the_estimate(name: str, framework: str) -> None:
+def test_the_terms_are_those_of_the_estimate(name: str, framework: str, schedule: str) -> None:
     """Every stage is there with its peak, and the shown terms add up to it."""
-    for estimate, parts in explained(name, framework):
+    for estimate, parts in explained(name, framework, schedule):
         assert [s.total_bytes for s in parts.stages] == [s.total_bytes for s in estimate.memory.stages]
         assert all(s.total_bytes == sum(term.bytes for term in s.terms) for s in parts.stages)
 
 
 @every_case
-def test_time_formulas_come_to_the_parts(name: str, framework: str) -> None:
+def test_time_formulas_come_to_the_parts(name: str, framework: str, schedule: str) -> None:
     """The substituted text of each part of a step evaluates to the part; the parts add up to the step."""
-    for estimate, parts in explained(name, framework):
+    for estimate, parts in explained(name, framework, schedule):
         step = estimate.time.step_time_s
         for term in parts.time:
             assert worked_out(term.substituted) == pytest.approx(term.seconds, rel=1e-9, abs=1e-12 * step), term
@@ -76,18 +86,44 @@ def test_time_formulas_come_to_the_parts(name: str, framework: str) -> None:
 
 
 @every_case
-def test_parameters_and_micro_batches_in_flight(name: str, framework: str) -> None:
-    """Both are worked out on every stage: the text evaluates to what the estimate holds."""
-    for estimate, parts in explained(name, framework):
+def test_parameters_and_micro_batches_in_flight(name: str, framework: str, schedule: str) -> None:
+    """Both are worked out on every stage; in flight beside what the order of work holds, which is never more.
+
+    But for an order that is made for the times at hand: it may use its whole limit, one more than for equal times.
+    """
+    for estimate, parts in explained(name, framework, schedule):
+        more = schedules.get(estimate.plan.schedule).order_for_times is not None
         for shown, stage in zip(parts.stages, estimate.memory.stages, strict=True):
             assert worked_out(shown.parameters.substituted) == pytest.approx(stage.parameters, abs=0.5)
-            assert worked_out(shown.in_flight_microbatches.substituted) == stage.in_flight_microbatches
+            in_flight = shown.in_flight_microbatches
+            assert worked_out(in_flight.substituted) == in_flight.value
+            assert stage.in_flight_microbatches <= in_flight.value + more
+            counted = stage.in_flight_microbatches if estimate.time.replayed else None
+            assert in_flight.counted == counted
 
 
 @every_case
-def test_a_layer_is_the_sum_of_its_tensors_and_kernels(name: str, framework: str) -> None:
+def test_chunks_are_those_of_the_plan(name: str, framework: str, schedule: str) -> None:
+    """Each chunk has the stage of the model that the schedule puts there, with its layers; they hold the count."""
+    for estimate, parts in explained(name, framework, schedule):
+        plan, of = estimate.plan, schedules.get(estimate.plan.schedule)
+        held = of.placement(plan.pipeline_parallel, plan.virtual_stages).tolist()
+        mtp = model(name).mtp_num_layers
+        for shown in parts.stages:
+            assert [chunk.stage for chunk in shown.chunks] == held[shown.stage]
+            for chunk in shown.chunks:
+                last = chunk.stage == len(plan.layers_per_chunk) - 1
+                assert chunk.num_layers == plan.layers_per_chunk[chunk.stage] + mtp * last
+            if shown.moment in ("layer_backward", "loss", "head_backward"):
+                alive = sum(chunk.in_flight + chunk.waiting for chunk in shown.chunks)
+                counted = estimate.memory.stages[shown.stage].in_flight_microbatches
+                assert alive == pytest.approx(counted * len(shown.chunks) / of.parameter_copies)
+
+
+@every_case
+def test_a_layer_is_the_sum_of_its_tensors_and_kernels(name: str, framework: str, schedule: str) -> None:
     """What a layer keeps is the sum of the tensors marked as kept, each of them its own formula; likewise its time."""
-    for _, parts in explained(name, framework):
+    for _, parts in explained(name, framework, schedule):
         for layer in parts.layers:
             kept = [worked_out(tensor.substituted) for tensor in layer.tensors if tensor.kept]
             assert sum(kept) == pytest.approx(layer.saved_bytes, abs=1)
@@ -99,20 +135,20 @@ def test_a_layer_is_the_sum_of_its_tensors_and_kernels(name: str, framework: str
 
 
 @every_case
-def test_traffic_is_that_of_the_estimate(name: str, framework: str) -> None:
+def test_traffic_is_that_of_the_estimate(name: str, framework: str, schedule: str) -> None:
     """Hand-off and tensor-parallel bytes are the estimate's own."""
-    for estimate, parts in explained(name, framework):
+    for estimate, parts in explained(name, framework, schedule):
         sent = {volume.name: volume.bytes for volume in parts.traffic}
         p = estimate.plan.pipeline_parallel
         assert sent["handoff_one_way"] == (estimate.time.handoff_bytes if p > 1 else 0)
-        assert sent["handoff_both_ways"] == 2 * sent["handoff_one_way"]
+        assert sent["handoff_both_ways"] == 2 * estimate.plan.virtual_stages * sent["handoff_one_way"]
         assert sent["tensor_parallel_of_a_stage"] == pytest.approx(estimate.time.tensor_parallel_bytes, abs=1)
 
 
 @every_case
-def test_every_symbol_is_explained(name: str, framework: str) -> None:
+def test_every_symbol_is_explained(name: str, framework: str, schedule: str) -> None:
     """Each symbol is in the legend; one that is a size of the plan has its value there."""
-    for estimate, parts in explained(name, framework):
+    for estimate, parts in explained(name, framework, schedule):
         legend = {symbol.symbol: symbol for symbol in parts.symbols}
         assert all(symbol.meaning for symbol in parts.symbols)
         assert {symbol.rstrip("0123456789") for symbol in legend} <= SYMBOLS.keys()
@@ -123,20 +159,19 @@ def test_every_symbol_is_explained(name: str, framework: str) -> None:
 
 @pytest.mark.parametrize("name", schedules.SCHEDULES)
 def test_a_schedule_writes_the_formulas_that_it_computes(name: str) -> None:
-    """The bubble and in-flight texts of a schedule evaluate to its closed forms, p and m up to 16."""
+    """The bubble and in-flight texts of a schedule evaluate to its closed forms, p and m up to 12, three of its v."""
     schedule = schedules.get(name)
-    for p in range(1, 17):
-        for m in range(1, 17):
-            v = schedule.virtual_stages.default
-            if schedule.problem(p, m, v):
-                continue
-            further = schedule.formula_symbols(p, m, v) if schedule.formula_symbols else {}
-            assert further.keys() <= SYMBOLS.keys()
-            names = {"__builtins__": {}, "min": min, "max": max, "p": p, "m": m, "v": v, **further}
-            assert eval(schedule.bubble_formula, names) == pytest.approx(float(schedule.bubble_fraction(p, m, v)))
-            for rank in range(p):
-                held = float(schedule.in_flight_microbatches(p, m, v, rank))
-                assert eval(schedule.in_flight_formula, {**names, "r": rank}) == held
+    allowed = [v for v in range(1, 9) if schedule.virtual_stages.allows(v)][:3]
+    for p, m, v in product(range(1, 13), range(1, 13), allowed):
+        if schedule.problem(p, m, v):
+            continue
+        further = schedule.formula_symbols(p, m, v) if schedule.formula_symbols else {}
+        assert further.keys() <= SCHEDULE_SYMBOLS.keys()
+        names = {"__builtins__": {}, "min": min, "max": max, "p": p, "m": m, "v": v, **further}
+        assert eval(schedule.bubble_formula, names) == pytest.approx(float(schedule.bubble_fraction(p, m, v)))
+        for rank in range(p):
+            held = float(schedule.in_flight_microbatches(p, m, v, rank))
+            assert eval(schedule.in_flight_formula, {**names, "r": rank}) == held
 
 
 # --- one plan by hand -------------------------------------------------------------------------------------------------

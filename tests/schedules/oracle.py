@@ -49,6 +49,14 @@ def runnable_cases(
     return [(name, p, m) for name, p, m in cases if get(name).problem(p, m, get(name).virtual_stages.default) is None]
 
 
+def by_ranks(cases: Sequence[tuple[str, int, int]]) -> list[tuple[str, int, tuple[int, ...]]]:
+    """(schedule id, p, every m): one test a row, since thousands of tests cost more than what they do."""
+    counts: dict[tuple[str, int], list[int]] = {}
+    for name, p, m in cases:
+        counts.setdefault((name, p), []).append(m)
+    return [(name, p, tuple(of_ranks)) for (name, p), of_ranks in counts.items()]
+
+
 def default_order(schedule: Schedule, p: int, m: int) -> tuple[tuple[RankOrder, ...], IntArray]:
     """The orders of a schedule with its default v, and where its chunks are."""
     return schedule.rank_orders(p, m), schedule.placement(p, schedule.virtual_stages.default)

@@ -14,11 +14,11 @@ from ppadvisor.schedules import SCHEDULES, get
 from ppadvisor.schedules.base import RankOrder, Schedule, VirtualStages
 from ppadvisor.schedules.one_f_one_b import steady_period_s
 from ppadvisor.schedules.replay import ScheduleDeadlock, replay
-from tests.schedules.oracle import default_order, faults, runnable_cases, simulate, uniform_chunk_times
+from tests.schedules.oracle import by_ranks, default_order, faults, runnable_cases, simulate, uniform_chunk_times
 
-ALL_CASES = runnable_cases(range(1, 9), range(1, 33))
-SOME_CASES = runnable_cases(range(1, 9), (1, 2, 3, 5, 8, 13, 32))
-SQUARE = runnable_cases(range(1, 17), range(1, 17), ("gpipe", "1f1b"))
+ALL_CASES = by_ranks(runnable_cases(range(1, 9), range(1, 33)))
+SOME_CASES = by_ranks(runnable_cases(range(1, 9), (1, 2, 3, 5, 8, 13, 32)))
+SQUARE = by_ranks(runnable_cases(range(1, 17), range(1, 17), ("gpipe", "1f1b")))
 
 
 def closed_form_faults(
@@ -43,68 +43,74 @@ def closed_form_faults(
     return [name for name, (got, declared) in pairs.items() if not np.allclose(got, declared, rtol=1e-12, atol=1e-12)]
 
 
-@pytest.mark.parametrize(("name", "p", "m"), ALL_CASES)
-def test_order_does_all_work_once_without_deadlock_and_as_its_closed_forms_say(name: str, p: int, m: int) -> None:
+@pytest.mark.parametrize(("name", "p", "counts"), ALL_CASES)
+def test_orders_are_complete_free_of_deadlock_and_as_the_closed_forms_say(
+    name: str, p: int, counts: tuple[int, ...]
+) -> None:
     """Each (chunk, micro-batch) is done once a direction, no rank waits for ever, and the closed forms hold exactly."""
-    schedule = get(name)
-    order, placement = default_order(schedule, p, m)
-    assert faults(order, placement, m) == []
-    assert closed_form_faults(schedule, order, p, m) == []
+    for m in counts:
+        schedule = get(name)
+        order, placement = default_order(schedule, p, m)
+        assert faults(order, placement, m) == []
+        assert closed_form_faults(schedule, order, p, m) == []
 
 
-@pytest.mark.parametrize(("name", "p", "m"), ALL_CASES)
-def test_dependencies_are_kept_and_bounds_hold_for_unequal_times(name: str, p: int, m: int) -> None:
+@pytest.mark.parametrize(("name", "p", "counts"), ALL_CASES)
+def test_dependencies_are_kept_and_bounds_hold_for_unequal_times(name: str, p: int, counts: tuple[int, ...]) -> None:
     """No action starts before what it needs has arrived, and the makespan lies where the schedule says."""
-    rng = np.random.default_rng((p, m))
-    schedule = get(name)
-    v = schedule.virtual_stages.default
-    order, placement = default_order(schedule, p, m)
-    times = uniform_chunk_times(rng, placement)
-    result = replay(order, placement, **times.to_replay())
-    start, end = np.zeros((2, 4, int(placement.max()) + 1, m))
-    start[2] = np.inf  # of what has no weight gradient of its own
-    for rank, rank_order in enumerate(order):
-        row = np.array([0, 1, 1, 2, 3, 3, 3])[rank_order.kind]  # in 3 the head's, which are not looked at here
-        what = row, placement[rank, rank_order.chunk], rank_order.microbatch
-        start[what], end[what] = result.start_s[rank], result.end_s[rank]
-        assert (result.start_s[rank][1:] >= result.end_s[rank][:-1]).all()
-    sent = times.handoff_s[:, np.newaxis] - 1e-9
-    assert (start[0, 1:] >= end[0, :-1] + sent).all(), "forward before the forward of the stage before"
-    assert (start[1, :-1] >= end[1, 1:] + sent).all(), "backward before the backward of the stage after"
-    assert (start[1] >= end[0]).all(), "backward before its own forward"
-    assert (start[2] >= end[1]).all(), "weight gradient before that of the input"
+    for m in counts:
+        rng = np.random.default_rng((p, m))
+        schedule = get(name)
+        v = schedule.virtual_stages.default
+        order, placement = default_order(schedule, p, m)
+        times = uniform_chunk_times(rng, placement)
+        result = replay(order, placement, **times.to_replay())
+        start, end = np.zeros((2, 4, int(placement.max()) + 1, m))
+        start[2] = np.inf  # of what has no weight gradient of its own
+        for rank, rank_order in enumerate(order):
+            row = np.array([0, 1, 1, 2, 3, 3, 3])[rank_order.kind]  # in 3 the head's, which are not looked at here
+            what = row, placement[rank, rank_order.chunk], rank_order.microbatch
+            start[what], end[what] = result.start_s[rank], result.end_s[rank]
+            assert (result.start_s[rank][1:] >= result.end_s[rank][:-1]).all()
+        sent = times.handoff_s[:, np.newaxis] - 1e-9
+        assert (start[0, 1:] >= end[0, :-1] + sent).all(), "forward before the forward of the stage before"
+        assert (start[1, :-1] >= end[1, 1:] + sent).all(), "backward before the backward of the stage after"
+        assert (start[1] >= end[0]).all(), "backward before its own forward"
+        assert (start[2] >= end[1]).all(), "weight gradient before that of the input"
 
-    totals, makespan_s = times.totals(placement), result.makespan_s
-    if schedule.asynchronous:
-        makespan_s = m * float(steady_period_s((times.forward_s + times.backward_s)[:, 0], times.handoff_s))
-    lower_s, upper_s = schedule.pipeline_time_bounds_s(p, m, v, totals)
-    assert lower_s * (1 - 1e-12) <= makespan_s <= upper_s * (1 + 1e-12)
-    assert lower_s * (1 - 1e-12) <= schedule.pipeline_time_s(p, m, v, totals) <= upper_s * (1 + 1e-12)
+        totals, makespan_s = times.totals(placement), result.makespan_s
+        if schedule.asynchronous:
+            makespan_s = m * float(steady_period_s((times.forward_s + times.backward_s)[:, 0], times.handoff_s))
+        lower_s, upper_s = schedule.pipeline_time_bounds_s(p, m, v, totals)
+        assert lower_s * (1 - 1e-12) <= makespan_s <= upper_s * (1 + 1e-12)
+        assert lower_s * (1 - 1e-12) <= schedule.pipeline_time_s(p, m, v, totals) <= upper_s * (1 + 1e-12)
 
 
-@pytest.mark.parametrize(("name", "p", "m"), SOME_CASES)
-def test_replay_gives_the_times_of_a_second_simulator(name: str, p: int, m: int) -> None:
+@pytest.mark.parametrize(("name", "p", "counts"), SOME_CASES)
+def test_replay_gives_the_times_of_a_second_simulator(name: str, p: int, counts: tuple[int, ...]) -> None:
     """A slow simulator that shares no code with the replay finds the same start and end of every action."""
-    order, placement = default_order(get(name), p, m)
-    times = uniform_chunk_times(np.random.default_rng((p, m, 1)), placement)
-    result = replay(order, placement, **times.to_replay())
-    expected = simulate(order, placement, times)
-    assert expected is not None
-    for rank, rank_order in enumerate(order):
-        for index, action in enumerate(rank_order):
-            key = action.kind.letter.replace("I", "B"), int(placement[rank, action.chunk]), action.microbatch
-            got = (result.start_s[rank][index], result.end_s[rank][index])
-            assert got == pytest.approx(expected[key], rel=1e-12)
+    for m in counts:
+        order, placement = default_order(get(name), p, m)
+        times = uniform_chunk_times(np.random.default_rng((p, m, 1)), placement)
+        result = replay(order, placement, **times.to_replay())
+        expected = simulate(order, placement, times)
+        assert expected is not None
+        for rank, rank_order in enumerate(order):
+            for index, action in enumerate(rank_order):
+                key = action.kind.letter.replace("I", "B"), int(placement[rank, action.chunk]), action.microbatch
+                got = (result.start_s[rank][index], result.end_s[rank][index])
+                assert got == pytest.approx(expected[key], rel=1e-12)
 
 
-@pytest.mark.parametrize(("name", "p", "m"), SQUARE)
-def test_peak_in_flight_at_every_stage(name: str, p: int, m: int) -> None:
+@pytest.mark.parametrize(("name", "p", "counts"), SQUARE)
+def test_peak_in_flight_at_every_stage(name: str, p: int, counts: tuple[int, ...]) -> None:
     """GPipe holds m micro-batches and 1F1B min(m, p − r) on rank r (GPipe and Megatron papers), by replay and form."""
-    schedule = get(name)
-    expected = [float(m if name == "gpipe" else min(m, p - rank)) for rank in range(p)]
-    order, placement = default_order(schedule, p, m)
-    assert replay(order, placement, 1.0, 2.0).in_flight_microbatches.tolist() == expected
-    assert schedule.in_flight_microbatches(p, m, 1, np.arange(p)).tolist() == expected
+    for m in counts:
+        schedule = get(name)
+        expected = [float(m if name == "gpipe" else min(m, p - rank)) for rank in range(p)]
+        order, placement = default_order(schedule, p, m)
+        assert replay(order, placement, 1.0, 2.0).in_flight_microbatches.tolist() == expected
+        assert schedule.in_flight_microbatches(p, m, 1, np.arange(p)).tolist() == expected
 
 
 @pytest.mark.parametrize("name", ["gpipe", "1f1b"])

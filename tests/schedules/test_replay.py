@@ -11,7 +11,7 @@ from ppadvisor.errors import InputError
 from ppadvisor.schedules import get
 from ppadvisor.schedules.base import IntArray, RankOrder, looped_placement, peak_in_flight_chunks
 from ppadvisor.schedules.replay import IDLE_CAUSES, Replay, ScheduleDeadlock, ScheduleError, replay
-from tests.schedules.oracle import default_order, runnable_cases, uniform_chunk_times
+from tests.schedules.oracle import by_ranks, default_order, runnable_cases, uniform_chunk_times
 
 TWO: IntArray = looped_placement(2, 1)
 V_SHAPE = np.array([[0, 3], [1, 2]])
@@ -104,16 +104,17 @@ def test_activations_can_be_let_go_in_part_at_the_input_gradient() -> None:
     assert peak_in_flight_chunks(order, freed_at_input_grad=0.5).tolist() == [2]
 
 
-@pytest.mark.parametrize(("name", "p", "m"), runnable_cases((1, 2, 3, 5, 8), (1, 2, 4, 7, 16)))
+@pytest.mark.parametrize(("name", "p", "counts"), by_ranks(runnable_cases((1, 2, 3, 5, 8), (1, 2, 4, 7, 16))))
 @pytest.mark.parametrize("blocking", [False, True])
-def test_idle_causes_add_up(name: str, p: int, m: int, blocking: bool) -> None:
+def test_idle_causes_add_up(name: str, p: int, counts: tuple[int, ...], blocking: bool) -> None:
     """On every rank the causes of idle time add up to the makespan less the work, and none is negative."""
-    order, placement = default_order(get(name), p, m)
-    times = uniform_chunk_times(np.random.default_rng((p, m)), placement)
-    result = replay(order, placement, **times.to_replay(), blocking=blocking)
-    causes = np.array([result.idle_s[cause] for cause in IDLE_CAUSES])
-    assert causes.sum(axis=0) == pytest.approx(result.makespan_s - result.busy_s, abs=1e-9)
-    assert causes.min() >= 0
+    for m in counts:
+        order, placement = default_order(get(name), p, m)
+        times = uniform_chunk_times(np.random.default_rng((p, m)), placement)
+        result = replay(order, placement, **times.to_replay(), blocking=blocking)
+        causes = np.array([result.idle_s[cause] for cause in IDLE_CAUSES])
+        assert causes.sum(axis=0) == pytest.approx(result.makespan_s - result.busy_s, abs=1e-9)
+        assert causes.min() >= 0
 
 
 def test_backward_hand_offs_may_take_longer() -> None:
