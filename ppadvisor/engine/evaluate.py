@@ -170,6 +170,7 @@ def _plan_time(pipeline: Pipeline, step: StepTimes, idle: FloatArray) -> PlanTim
         pipeline_s=float(step.pipeline[0]),
         replayed=replayed,
         bubble_fraction=bubble,
+        bubble_in_span_fraction=pipeline.bubble_in_span_fraction,
         utilization_fraction=1.0 - bubble,
         equal_stage_bubble_fraction=float(np.asarray(schedules.get(plan.schedule).bubble_fraction(p, m, v))),
         tokens_per_s=training.tokens_per_step / step_s,

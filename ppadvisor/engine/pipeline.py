@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -44,6 +45,19 @@ class Pipeline:
 
     def replayed(self, *, links: bool) -> Replay | None:
         """The order of work run against the stage times; without links the hand-offs are free."""
+        return self._with_links if links else self._replay(links=False)
+
+    @cached_property
+    def _with_links(self) -> Replay | None:
+        return self._replay(links=True)
+
+    @property
+    def bubble_in_span_fraction(self) -> float | None:
+        """Idle share inside the ranks' own spans, as the Zero Bubble paper counts; None where nothing was replayed."""
+        result = None if self.schedule.asynchronous else self.replayed(links=True)
+        return None if result is None else result.bubble_in_span_fraction
+
+    def _replay(self, *, links: bool) -> Replay | None:
         times = self.times
         if self.orders is None:
             return None

@@ -70,6 +70,8 @@ class PlanTime(Result):
     replayed: bool
     """The order of work was run action by action; False where an array form stands in (very many micro-batches)."""
     bubble_fraction: float
+    bubble_in_span_fraction: float | None
+    """Idle share inside each rank's own first-to-last span, as the Zero Bubble paper counts; None if not replayed."""
     utilization_fraction: float
     equal_stage_bubble_fraction: float
     """The schedule's closed form for equal stages and free links."""

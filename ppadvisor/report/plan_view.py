@@ -107,6 +107,7 @@ SCHEDULE_COLUMNS = (
     Column("step_time_s", "step [s]", _seconds),
     Column("of_best", "x best", "{:.3f}".format),
     Column("bubble_fraction", "bubble", format_fraction),
+    Column("bubble_in_span_fraction", "in span", format_fraction),
     Column("peak_bytes", "peak [GiB]", format_gib),
     Column("binding_stage", "at stage"),
     Column("note", "", justify="left", min_width=14, priority=1),
@@ -131,6 +132,7 @@ def schedule_table(report: PlanReport, format: str, *, width: int, color: bool) 
         if entry.estimate is not None:
             time, memory = entry.estimate.time, entry.estimate.memory
             row |= {"step_time_s": time.step_time_s, "bubble_fraction": time.bubble_fraction}
+            row["bubble_in_span_fraction"] = time.bubble_in_span_fraction
             row |= {"peak_bytes": memory.peak_bytes, "binding_stage": memory.binding_stage}
             row |= {"of_best": time.step_time_s / best if best else None, "plan": short_plan(entry.estimate.plan)}
         rows.append(row)

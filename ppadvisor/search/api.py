@@ -74,7 +74,7 @@ def plan(
         num_fitting=len(ranked.order),
         why=advise.why_first(best, baselines, sort=sort),
         hints=advise.hints(ranked, best[0] if best else None, sort=sort),
-        schedules=best_of_each_schedule(ranked, margin=margin),
+        schedules=best_of_each_schedule(ranked, best, margin=margin),
         baselines=baselines,
         rejected=dict(sorted(ranked.rejected.items())),
         rejection_examples=tuple(ranked.examples),

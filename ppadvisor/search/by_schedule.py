@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from ppadvisor import frameworks, schedules
 from ppadvisor.engine.evaluate import estimate_plan
+from ppadvisor.engine.results import PlanEstimate
 from ppadvisor.engine.tables import plan_of
 from ppadvisor.search.advise import miss_note
 from ppadvisor.search.ranking import Ranked
@@ -14,12 +17,12 @@ from ppadvisor.search.shortlist import fitting_estimates
 from ppadvisor.specs.plan import PlanTable
 
 
-def best_of_each_schedule(ranked: Ranked, *, margin: float) -> tuple[ScheduleBest, ...]:
+def best_of_each_schedule(ranked: Ranked, shown: Sequence[PlanEstimate], *, margin: float) -> tuple[ScheduleBest, ...]:
     """Each schedule with its best plan, replayed; where none fits the one that needs least; fastest first.
 
     Schedules without a legal plan come last, with the reason.
     """
-    found = [_best(ranked, index, margin) for index in range(len(ranked.space.plans.schedule_names))]
+    found = [_best(ranked, shown, index, margin) for index in range(len(ranked.space.plans.schedule_names))]
     return tuple(sorted(found, key=_rank_key))
 
 
@@ -29,9 +32,12 @@ def _rank_key(best: ScheduleBest) -> tuple[int, float]:
     return int(not best.estimate.memory.fits), best.estimate.time.step_time_s
 
 
-def _best(ranked: Ranked, index: int, margin: float) -> ScheduleBest:
+def _best(ranked: Ranked, shown: Sequence[PlanEstimate], index: int, margin: float) -> ScheduleBest:
     name = ranked.space.plans.schedule_names[index]
     run_by = frameworks.who_runs(name)
+    # what is shown was chosen with more care than one look at the array forms' first
+    for estimate in sorted((e for e in shown if e.plan.schedule == name), key=lambda e: e.time.step_time_s):
+        return ScheduleBest(schedule=name, estimate=estimate, note="fits", run_by=run_by)
     rows = ranked.order[ranked.plans.schedule[ranked.order] == index]
     for estimate in fitting_estimates(ranked, rows, 1, margin=margin):
         return ScheduleBest(schedule=name, estimate=estimate, note="fits", run_by=run_by)

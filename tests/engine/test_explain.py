@@ -46,7 +46,7 @@ def explained(name: str, framework: str, schedule: str) -> tuple[Explained, ...]
     of = problem(
         model(name), num_gpus=64, global_batch_size=256, framework=framework, dropout=name == "gpt", precision="bf16"
     )
-    plans = random_plans(of, 10, seed=11) if schedule == "any" else scheduled_plans(of, schedule, 3, seed=11)
+    plans = random_plans(of, 6, seed=11) if schedule == "any" else scheduled_plans(of, schedule, 2, seed=11)
     estimates = [estimate_plan(of, one, margin=0.9) for one in plans]
     return tuple((estimate, explain_estimate(of, estimate)) for estimate in estimates)
 

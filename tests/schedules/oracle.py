@@ -62,7 +62,8 @@ def default_order(schedule: Schedule, p: int, m: int) -> tuple[tuple[RankOrder, 
     return schedule.rank_orders(p, m), schedule.placement(p, schedule.virtual_stages.default)
 
 
-def _work_missing_or_twice(order: Sequence[RankOrder], placement: IntArray, m: int) -> list[str]:
+def work_missing_or_twice(order: Sequence[RankOrder], placement: IntArray, m: int) -> list[str]:
+    """Actions that an order leaves out, or does more than once; empty where each is done once."""
     stages = range(int(placement.max()) + 1)
     done = [
         (action.kind.letter, int(placement[rank, action.chunk]), action.microbatch)
@@ -81,7 +82,7 @@ def _work_missing_or_twice(order: Sequence[RankOrder], placement: IntArray, m: i
 
 def faults(order: Sequence[RankOrder], placement: IntArray, m: int) -> list[str]:
     """What is wrong with an order: work missing or done twice, or ranks that wait for ever."""
-    found = _work_missing_or_twice(order, placement, m)
+    found = work_missing_or_twice(order, placement, m)
     if not found and simulate(order, placement, Times(*map(np.ones, (len(order), len(order), 99)))) is None:
         found.append("deadlock")
     return found

@@ -14,7 +14,15 @@ from ppadvisor.schedules import SCHEDULES, get
 from ppadvisor.schedules.base import RankOrder, Schedule, VirtualStages
 from ppadvisor.schedules.one_f_one_b import steady_period_s
 from ppadvisor.schedules.replay import ScheduleDeadlock, replay
-from tests.schedules.oracle import by_ranks, default_order, faults, runnable_cases, simulate, uniform_chunk_times
+from tests.schedules.oracle import (
+    by_ranks,
+    default_order,
+    faults,
+    runnable_cases,
+    simulate,
+    uniform_chunk_times,
+    work_missing_or_twice,
+)
 
 ALL_CASES = by_ranks(runnable_cases(range(1, 9), range(1, 33)))
 SOME_CASES = by_ranks(runnable_cases(range(1, 9), (1, 2, 3, 5, 8, 13, 32)))
@@ -51,7 +59,8 @@ def test_orders_are_complete_free_of_deadlock_and_as_the_closed_forms_say(
     for m in counts:
         schedule = get(name)
         order, placement = default_order(schedule, p, m)
-        assert faults(order, placement, m) == []
+        # a rank that waits for ever is found by the replay; that it is, is shown below and by the second simulator
+        assert work_missing_or_twice(order, placement, m) == []
         assert closed_form_faults(schedule, order, p, m) == []
 
 
