@@ -42,7 +42,7 @@ RULE_CODES = ("torch_1f1b_microbatches", "torch_interleaved_microbatches")
 
 
 class Stage:
-    """What torch asks a stage for its place, its compute and its messages; it writes the compute down in torch's words."""
+    """What torch asks of a stage: its place, its compute, which it writes down in torch's words, and no messages."""
 
     def __init__(self, p: int, v: int, index: int = 0) -> None:
         self.stage_index, self.num_stages = index, p * v
@@ -129,7 +129,7 @@ def test_orders_are_what_torch_runs(torch_schedules: Any, name: str, p: int, v: 
     """Op for op on every rank, pairs included, for every m from p to 8p that both run."""
     schedule = get(name)
     both = [m for m in range(p, 8 * p + 1) if not (schedule.problem(p, m, v) or refused_by_rules(name, p, m, v))]
-    assert len(both) >= 8 * (p - 1) // p  # at least every multiple of p from 2p on
+    assert set(both) >= set(range(2 * p, 8 * p + 1, p))  # so that it is never an empty comparison
     for m in both:
         assert ours(schedule, p, m, v) == executed(torch_schedules, name, p, m, v), m
 
@@ -147,6 +147,15 @@ def test_refusals_are_torchs(torch_schedules: Any, name: str, p: int, v: int) ->
                 built(torch_schedules, name, p, m, v)
         else:
             built(torch_schedules, name, p, m, v)
+
+
+@pytest.mark.parametrize("v", [1, 3])
+@pytest.mark.parametrize("name", ["zb-v", "dualpipev"])
+def test_two_chunks_and_no_other_number(torch_schedules: Any, name: str, v: int) -> None:
+    """Where torch wants exactly two stages a rank, so do we."""
+    assert get(name).problem(4, 16, v) == f"virtual_stages must be 2: got {v}"
+    with pytest.raises(ValueError, match="requires exactly 2 stages per rank"):
+        built(torch_schedules, name, 4, 16, v)
 
 
 @pytest.mark.parametrize("p", RANKS)
