@@ -11,7 +11,8 @@ from ppadvisor import schedules
 from ppadvisor.engine.communication import handoffs, tensor_parallel_bytes
 from ppadvisor.engine.flops import megatron_flops_per_token, recomputed_flops_per_token
 from ppadvisor.engine.inputs import FloatArray, PlanInputs
-from ppadvisor.engine.memory import MOMENTS, MemoryTable, memory_table
+from ppadvisor.engine.memory import MemoryTable, memory_table
+from ppadvisor.engine.memory_axes import MOMENTS
 from ppadvisor.engine.pipeline import Pipeline, pipeline_of, timed_pipeline
 from ppadvisor.engine.problem import Problem
 from ppadvisor.engine.results import PlanEstimate, PlanMemory, PlanTime, StageMemory, StageTime, Verdict
@@ -102,11 +103,16 @@ def estimate_plan(problem: Problem, plan: PlanSpec, *, margin: float) -> PlanEst
     )
 
 
-def quick_step_time_s(problem: Problem, plan: PlanSpec) -> float:
-    """The step time of `estimate_plan` from a replay of a few rounds of micro-batches: to tell near-ties apart."""
+def quick_step_times(problem: Problem, plan: PlanSpec) -> StepTimes:
+    """The step of `estimate_plan` from a replay of a few rounds of micro-batches; hand-offs count as imbalance."""
     pipeline = timed_pipeline(problem, plan)
     makespan = np.array([pipeline.quick_makespan_s()])
-    return float(step_times(pipeline.inputs, pipeline.times, makespan, makespan).step[0])
+    return step_times(pipeline.inputs, pipeline.times, makespan, makespan)
+
+
+def quick_step_time_s(problem: Problem, plan: PlanSpec) -> float:
+    """The step time of `estimate_plan` from a replay of a few rounds of micro-batches: to tell near-ties apart."""
+    return float(quick_step_times(problem, plan).step[0])
 
 
 def _plan_memory(inputs: PlanInputs, memory: MemoryTable, plan: PlanSpec, margin: float) -> PlanMemory:

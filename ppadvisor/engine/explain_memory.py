@@ -11,15 +11,13 @@ import numpy as np
 
 from ppadvisor.engine.explain_stage import StageView
 from ppadvisor.engine.expressions import Formula
-from ppadvisor.engine.memory import (
-    communicator_groups,
+from ppadvisor.engine.memory import communicator_groups
+from ppadvisor.engine.memory_activations import receive_buffers, saved_per_layer, waiting_per_layer
+from ppadvisor.engine.memory_states import (
     distinct_matrix_parameters,
     gathered_bytes_per_parameter,
     gradient_bytes_per_parameter,
     optimizer_bytes_per_parameter,
-    receive_buffers,
-    saved_per_layer,
-    waiting_per_layer,
     weight_bytes_per_parameter,
     whole_gradients_bytes,
 )
@@ -116,6 +114,13 @@ def _waiting_activations(view: StageView) -> Formula:
         f"{view.plan.schedule.title}, {view.plan.schedule.source}"
     )
     return view.plan.formula(text or "w * n * S_w", source, values, alive=bool(text))
+
+
+def _waiting_head(view: StageView) -> Formula:
+    waits = sum(chunk.waiting * chunk.head for chunk in view.chunks)
+    text = f"w_head * {view.plan.element} * T * (h{view.plan.over_sequence} + V / t)"
+    source = "own count: the head's input and the gradient of the logits, until its weight gradient"
+    return view.plan.formula(text, source, {"w_head": waits}, alive=waits > 0)
 
 
 def _weight_versions(view: StageView) -> Formula:
@@ -256,6 +261,7 @@ MEMORY_FORMULAS: dict[str, Callable[[StageView], Formula]] = {
     "weight_gradient_buffers": _weight_gradient_buffers,
     "saved_activations": _saved_activations,
     "waiting_activations": _waiting_activations,
+    "waiting_head": _waiting_head,
     "weight_versions": _weight_versions,
     "sent_outputs": _sent_outputs,
     "embedding_activations": _embedding_activations,

@@ -8,7 +8,8 @@ from functools import cached_property
 
 from ppadvisor.engine.explain_inputs import PlanView
 from ppadvisor.engine.inputs import FloatArray
-from ppadvisor.engine.memory import MOMENTS, in_flight_at, layer_saved
+from ppadvisor.engine.memory_activations import in_flight_at, layer_saved
+from ppadvisor.engine.memory_axes import MOMENTS
 from ppadvisor.engine.results import StageMemory
 
 Worded = tuple[str, dict[str, float]]

@@ -45,6 +45,7 @@ SYMBOLS: dict[str, str] = {
     "versions": "versions of its weights that the stage keeps at once",
     "k": "micro-batches whose activations the stage holds at its highest moment",
     "k_head": "micro-batches of them whose loss is computed",
+    "w_head": "micro-batches that wait for the weight gradient of the head (a share of it where that is spread)",
     "S": "bytes that one layer keeps for one micro-batch",
     "w": "micro-batches at that moment whose input gradient is done and whose weight gradient is not",
     "S_w": "bytes that one layer holds for one of those",

@@ -21,7 +21,7 @@ from ppadvisor.engine.communication import (
 from ppadvisor.engine.compute import embedding_compute, head_compute
 from ppadvisor.engine.explain_inputs import PlanView
 from ppadvisor.engine.expressions import Formula
-from ppadvisor.engine.memory import gradient_bytes_per_parameter, optimizer_bytes_per_parameter
+from ppadvisor.engine.memory_states import gradient_bytes_per_parameter, optimizer_bytes_per_parameter
 from ppadvisor.engine.step_time import WORK_PARTS, equal_stages_s, optimizer_s
 
 MEGATRON = "Narayanan et al. 2021, arXiv 2104.04473"

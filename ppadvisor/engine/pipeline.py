@@ -11,7 +11,7 @@ import numpy as np
 from ppadvisor import schedules
 from ppadvisor.engine.communication import handoffs
 from ppadvisor.engine.inputs import FloatArray, PlanInputs, layout_of
-from ppadvisor.engine.memory import saved_per_layer, waiting_per_layer
+from ppadvisor.engine.memory_activations import saved_per_layer, waiting_per_layer
 from ppadvisor.engine.partition import stage_ranks
 from ppadvisor.engine.problem import Problem
 from ppadvisor.engine.stash import held_at_peak

@@ -22,7 +22,7 @@ from ppadvisor.engine.communication import (
 )
 from ppadvisor.engine.compute import Pass, attention_core, embedding_compute, head_compute, layer_compute
 from ppadvisor.engine.inputs import FloatArray, PlanInputs
-from ppadvisor.engine.memory import gradient_bytes_per_parameter, optimizer_bytes_per_parameter
+from ppadvisor.engine.memory_states import gradient_bytes_per_parameter, optimizer_bytes_per_parameter
 from ppadvisor.schedules.base import ChunkTotals
 from ppadvisor.specs.model import LayerKind
 

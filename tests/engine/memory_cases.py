@@ -7,10 +7,7 @@ from functools import cache
 import pytest
 
 from ppadvisor.engine.inputs import PlanInputs
-from ppadvisor.engine.memory import (
-    MemoryTable,
-    memory_table,
-)
+from ppadvisor.engine.memory import MemoryTable, memory_table
 from ppadvisor.engine.problem import Problem
 from ppadvisor.specs.plan import PlanSpec
 from tests.problems import FRAMEWORKS, MODELS, model, problem, random_plans, table_of

@@ -11,12 +11,8 @@ from hypothesis import strategies as st
 
 from ppadvisor.engine.evaluate import estimate_plan, evaluate
 from ppadvisor.engine.inputs import PlanInputs
-from ppadvisor.engine.memory import (
-    ALLOWANCES,
-    MOMENTS,
-    TERMS,
-    memory_table,
-)
+from ppadvisor.engine.memory import ALLOWANCES, TERMS, memory_table
+from ppadvisor.engine.memory_axes import MOMENTS
 from ppadvisor.engine.parameters import count_parameters
 from tests.engine.memory_cases import case, every_case, every_framework, every_model, memory_of, term
 from tests.problems import MODELS, model, plan, problem, table_of

@@ -9,13 +9,9 @@ import pytest
 
 from ppadvisor.engine.evaluate import estimate_plan
 from ppadvisor.engine.inputs import PlanInputs
-from ppadvisor.engine.memory import (
-    embedding_gradient_bytes,
-    memory_table,
-    output_weight_gradient_bytes,
-    saved_per_layer,
-    weight_gradient_buffers_bytes,
-)
+from ppadvisor.engine.memory import memory_table
+from ppadvisor.engine.memory_activations import embedding_gradient_bytes, output_weight_gradient_bytes, saved_per_layer
+from ppadvisor.engine.memory_states import weight_gradient_buffers_bytes
 from ppadvisor.specs.load import load_model
 from ppadvisor.specs.model import ModelSpec
 from tests.engine.memory_cases import every_framework

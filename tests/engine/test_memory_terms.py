@@ -10,17 +10,16 @@ import pytest
 
 from ppadvisor.engine.evaluate import estimate_plan
 from ppadvisor.engine.inputs import FloatArray, PlanInputs
-from ppadvisor.engine.memory import (
-    MOMENTS,
+from ppadvisor.engine.memory_activations import (
     embedding_activations_bytes,
-    gathered_parameters_bytes,
     head_activations_bytes,
     logits_bytes,
     recomputed_layer_bytes,
     saved_activations_bytes,
     sent_outputs_bytes,
-    weight_gradient_buffers_bytes,
 )
+from ppadvisor.engine.memory_axes import MOMENTS
+from ppadvisor.engine.memory_states import gathered_parameters_bytes, weight_gradient_buffers_bytes
 from ppadvisor.engine.problem import Problem
 from ppadvisor.specs.plan import PlanSpec
 from tests.engine.memory_cases import every_framework, term

@@ -1,0 +1,189 @@
+"""Memory of the micro-batches: what waits for a backward, what is in work, logits and loss, room for hand-offs."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ppadvisor.engine.inputs import FloatArray, PlanInputs
+from ppadvisor.engine.memory_axes import STASH_AT, at_moments, by_chunk, by_plan, by_stage
+from ppadvisor.frameworks.profile import Tensor
+from ppadvisor.specs.plan import RECOMPUTE
+
+
+def layer_saved(inputs: PlanInputs, *, recompute: str) -> FloatArray:
+    """Bytes that one layer of each kind keeps for one micro-batch under a recomputation, (plans, kinds)."""
+    problem = inputs.problem
+    if recompute == "full":
+        # the layer's input: divided only by sequence parallelism
+        checkpoint = problem.training.activation_bytes * problem.model.hidden_size
+        one = checkpoint * inputs.tokens / inputs.sequence_ways
+        return np.repeat(one[:, None], len(inputs.kinds), axis=1)
+    tensors = [problem.framework.saved_tensors(problem.model, problem.training, kind) for kind in inputs.kinds]
+    if recompute == "selective":
+        tensors = [tuple(t for t in of_kind if not t.selective) for of_kind in tensors]
+    return np.stack([inputs.tensor_bytes(of_kind) for of_kind in tensors], axis=-1)
+
+
+def saved_per_layer(inputs: PlanInputs) -> FloatArray:
+    """Bytes one layer of each kind keeps for one micro-batch under the plan's recomputation, (plans, kinds)."""
+    choices = [layer_saved(inputs, recompute=name) for name in RECOMPUTE]
+    return np.asarray(np.choose(inputs.plans.recompute[:, None], choices))
+
+
+def in_flight_at(inputs: PlanInputs) -> FloatArray:
+    """Micro-batches whose activations are alive in each chunk: (plans, stages, chunks, moments).
+
+    In the backward of the embedding those of its chunk are one fewer: that micro-batch's layers are already freed.
+    """
+    in_flight = by_chunk(inputs.chunk_in_flight)
+    freed = by_chunk((inputs.stages.chunk_embedding > 0).astype(np.float64)) * at_moments(embedding_backward=1.0)
+    return np.asarray(np.maximum(in_flight - freed, 0.0) * STASH_AT)
+
+
+def saved_activations_bytes(inputs: PlanInputs) -> FloatArray:
+    """What the layers of the stage keep, times the micro-batches in flight there."""
+    return by_chunk(inputs.per_chunk(saved_per_layer(inputs))) * in_flight_at(inputs)
+
+
+def waiting_per_layer(inputs: PlanInputs) -> FloatArray:
+    """Bytes one layer of each kind holds between its input gradient and its weight gradient, (plans, kinds).
+
+    What the framework keeps there: the whole saved set (recomputed, where that was asked for) and the gradients that
+    the weight gradients need.
+    """
+    problem = inputs.problem
+    tensors = [problem.framework.waiting_tensors(problem.model, problem.training, kind) for kind in inputs.kinds]
+    return np.stack([inputs.tensor_bytes(of_kind) for of_kind in tensors], axis=-1)
+
+
+def waiting_activations_bytes(inputs: PlanInputs) -> FloatArray:
+    """Split backward: what waits for its weight gradient at the peak. Told apart for the plans that are shown."""
+    if inputs.chunks_waiting is None:
+        return np.zeros((1, 1, 1, 1))
+    return np.asarray(by_chunk(inputs.per_chunk(waiting_per_layer(inputs)) * inputs.chunks_waiting) * STASH_AT)
+
+
+def waiting_head_bytes(inputs: PlanInputs) -> FloatArray:
+    """Split backward: what the head holds until its weight gradient: its input, and the gradient of the logits.
+
+    T (h / x + V / t) elements for every micro-batch that waits on the chunk with the head. Own count.
+    """
+    if inputs.chunks_waiting is None:
+        return np.zeros((1, 1, 1, 1))
+    elements = (
+        inputs.problem.model.hidden_size / inputs.sequence_ways + inputs.vocab_size / inputs.plans.tensor_parallel
+    )
+    one = inputs.problem.training.activation_bytes * inputs.tokens * elements
+    return np.asarray(by_plan(one) * by_chunk(inputs.chunks_waiting * inputs.stages.chunk_head) * STASH_AT)
+
+
+def sent_outputs_bytes(inputs: PlanInputs) -> FloatArray:
+    """Outputs of the stage that live until their backward, where the framework does not free them after the send.
+
+    The last stage sends nothing. Megatron frees them (core/pipeline_parallel/schedules.py:171).
+    """
+    if inputs.problem.framework.frees_sent_outputs:
+        return np.zeros((1, 1, 1, 1))
+    sends = by_chunk((inputs.stages.chunk_head < 1).astype(np.float64) * (inputs.stages.count > 0)[:, :, None])
+    return by_plan(_boundary_bytes(inputs)) * sends * in_flight_at(inputs)
+
+
+def embedding_activations_bytes(inputs: PlanInputs) -> FloatArray:
+    """Token ids (8 bytes a token) and, with dropout, its mask, of every micro-batch in flight on the first stage."""
+    training = inputs.problem.training
+    mask = inputs.problem.model.hidden_size / inputs.sequence_ways if training.dropout else 0.0
+    one = inputs.tokens * (8 + mask)
+    return by_plan(one) * by_chunk(inputs.stages.chunk_embedding) * in_flight_at(inputs)
+
+
+def recomputed_layer_bytes(inputs: PlanInputs) -> FloatArray:
+    """The layer in work under recomputation: what it keeps once its forward has been repeated."""
+    whole = layer_saved(inputs, recompute="none")
+    missing = np.maximum(whole - saved_per_layer(inputs), 0.0)
+    return by_stage(inputs.largest_layer(missing)) * at_moments(layer_backward=1)
+
+
+def layer_backward_work_bytes(inputs: PlanInputs) -> FloatArray:
+    """Gradients and gathered inputs alive in the backward of one layer."""
+    problem = inputs.problem
+
+    def work(tensors: tuple[Tensor, ...]) -> FloatArray:
+        return inputs.tensor_bytes(tensors)
+
+    per_kind = np.stack(
+        [work(problem.framework.backward_work(problem.model, problem.training, kind)) for kind in inputs.kinds], axis=-1
+    )
+    return by_stage(inputs.largest_layer(per_kind)) * at_moments(layer_backward=1)
+
+
+def head_activations_bytes(inputs: PlanInputs) -> FloatArray:
+    """Input and output of the final norm and what the loss keeps, of every micro-batch in flight on the last stage.
+
+    At the loss's own moments its micro-batch is counted by `logits_bytes`, so one less is counted here.
+    """
+    problem = inputs.problem
+    norm = 2 * problem.training.activation_bytes * problem.model.hidden_size / inputs.sequence_ways
+    loss = problem.framework.loss(problem.training).saved_bytes * inputs.vocab_size / inputs.plans.tensor_parallel
+    loss = loss * (1 + problem.model.mtp_num_layers)
+    in_flight = np.minimum(in_flight_at(inputs), by_plan(inputs.head_in_flight))
+    kept = np.maximum(in_flight - 1.0, 0.0)
+    both = by_plan(inputs.tokens * norm) * in_flight + by_plan(inputs.tokens * loss) * kept
+    return both * by_chunk(inputs.stages.chunk_head)
+
+
+def logits_bytes(inputs: PlanInputs) -> FloatArray:
+    """Logits and loss of the micro-batch whose loss is computed, by the loss implementation: bytes per logit x T V / t.
+
+    With sequence parallelism the output layer also gathers its whole input.
+    """
+    problem = inputs.problem
+    loss = problem.framework.loss(problem.training)
+    logits = inputs.tokens * inputs.vocab_size / inputs.plans.tensor_parallel
+    gathered = inputs.tokens * problem.training.activation_bytes * problem.model.hidden_size
+    gathered = gathered * (inputs.sequence_ways > 1)
+    at = by_plan(logits) * at_moments(loss=loss.forward_bytes, head_backward=loss.backward_bytes)
+    return (at + by_plan(gathered) * at_moments(loss=1, head_backward=1)) * by_stage(inputs.stages.has_head)
+
+
+def output_weight_gradient_bytes(inputs: PlanInputs) -> FloatArray:
+    """The output layer's gradient, in the weight's precision, before it is accumulated where no buffer is kept."""
+    if inputs.problem.framework.dummy_weight_gradients:
+        return np.zeros((1, 1, 1, 1))
+    elements = inputs.problem.model.hidden_size * inputs.vocab_size / inputs.plans.tensor_parallel
+    head = inputs.problem.training.weight_bytes * elements
+    return by_plan(head) * by_stage(inputs.stages.has_head) * at_moments(head_backward=1)
+
+
+def embedding_gradient_bytes(inputs: PlanInputs) -> FloatArray:
+    """The dense gradient of the token table, 2 V h / t (4 in fp32), before it is accumulated on the first stage."""
+    elements = inputs.problem.model.hidden_size * inputs.vocab_size / inputs.plans.tensor_parallel
+    table = inputs.problem.training.weight_bytes * elements
+    return by_plan(table) * by_stage(inputs.stages.has_embedding) * at_moments(embedding_backward=1)
+
+
+def _boundary_bytes(inputs: PlanInputs) -> FloatArray:
+    """One tensor between two stages: s b h / (c x), x = t with sequence parallelism. (plans,)"""
+    training = inputs.problem.training
+    return training.activation_bytes * inputs.problem.model.hidden_size * inputs.tokens / inputs.sequence_ways
+
+
+def receive_buffers(inputs: PlanInputs) -> FloatArray:
+    """Tensors of a stage boundary that a rank keeps room for, (plans, stages): two, an activation and a gradient.
+
+    torch's engine keeps one for each micro-batch and neighbouring stage: measured at p = 4, m = 8: [8, 16, 16, 8].
+    """
+    plans, stages = inputs.plans, inputs.stages
+    pipelined = (plans.pipeline_parallel > 1)[:, None]
+    if not inputs.problem.framework.keeps_all_receive_buffers:
+        return 2.0 * pipelined * np.ones(stages.count.shape)
+    neighbours = 2 * stages.chunk_head.shape[2] - stages.has_embedding - stages.has_head
+    return np.asarray(plans.num_microbatches[:, None] * neighbours * pipelined)
+
+
+def handoff_buffers_bytes(inputs: PlanInputs) -> FloatArray:
+    """Room for what is received from neighbouring stages."""
+    return (
+        by_plan(_boundary_bytes(inputs))
+        * by_stage(receive_buffers(inputs))
+        * at_moments(layer_backward=1, loss=1, head_backward=1, embedding_backward=1)
+    )

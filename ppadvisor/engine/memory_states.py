@@ -1,0 +1,124 @@
+"""Memory that does not move with the micro-batches: weights, gradients, optimizer states and weight-shaped buffers."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ppadvisor.engine.inputs import FloatArray, PlanInputs
+from ppadvisor.engine.memory_axes import at_moments, by_stage
+from ppadvisor.engine.parameters import layer_weights
+
+
+def _sharded(inputs: PlanInputs, from_stage: int) -> tuple[FloatArray, FloatArray]:
+    """(dense, expert) divisor of a state that ZeRO shards from stage `from_stage` on, (plans, 1)."""
+    on = inputs.plans.optimizer_sharding >= from_stage
+    dense = np.where(on, inputs.sharding_ways, 1.0)
+    expert = np.where(on, inputs.expert_sharding_ways, 1.0)
+    return dense[:, None], expert[:, None]
+
+
+def _state(inputs: PlanInputs, bytes_per_parameter: float, from_stage: int) -> FloatArray:
+    dense, expert = inputs.parameters
+    dense_ways, expert_ways = _sharded(inputs, from_stage)
+    return by_stage(bytes_per_parameter * (dense / dense_ways + expert / expert_ways))
+
+
+def gradient_bytes_per_parameter(inputs: PlanInputs) -> int:
+    """Bytes of one accumulated gradient element."""
+    precision = inputs.problem.framework.gradient_precision(inputs.problem.training)
+    return 4 if precision == "fp32" else 2
+
+
+def optimizer_bytes_per_parameter(inputs: PlanInputs) -> int:
+    """Bytes of optimizer state per parameter: main weights, moments, and an fp32 gradient where gradients are 16 bit.
+
+    Adam: 12 with fp32 gradients (18 in all with 16-bit weights), 16 with 16-bit ones (20 in all), 8 in fp32 (16 in
+    all). Source: Megatron-LM docs/user-guide/features/dist_optimizer.md; Rajbhandari et al. 2020, section 3.1.
+    """
+    optimizer, training = inputs.problem.optimizer, inputs.problem.training
+    if training.precision == "fp32":
+        return optimizer.moments_bytes
+    fp32_gradient = 4 if optimizer.main_weight_bytes and gradient_bytes_per_parameter(inputs) == 2 else 0
+    return optimizer.main_weight_bytes + optimizer.moments_bytes + fp32_gradient
+
+
+def weight_bytes_per_parameter(inputs: PlanInputs) -> int:
+    """Bytes of one weight as it is stored: 2 (4 in fp32); fp8 adds its own copy and its transpose."""
+    training = inputs.problem.training
+    return training.weight_bytes + (2 if training.precision == "fp8" else 0)
+
+
+def weights_bytes(inputs: PlanInputs) -> FloatArray:
+    """Weights of the stage, divided under ZeRO-3."""
+    return _state(inputs, weight_bytes_per_parameter(inputs), from_stage=3)
+
+
+def gradients_bytes(inputs: PlanInputs) -> FloatArray:
+    """Accumulated gradients of the stage, divided from ZeRO-2 on."""
+    return _state(inputs, gradient_bytes_per_parameter(inputs), from_stage=2)
+
+
+def whole_gradients_bytes(inputs: PlanInputs) -> FloatArray:
+    """Gradients that stay whole until the step's only reduction, beside their sharded sum: FSDP2 under pipelining."""
+    dense, expert = inputs.parameters
+    shards = (inputs.plans.optimizer_sharding >= 2) & (inputs.plans.num_microbatches > 1)
+    alive = shards & (inputs.sharding_ways > 1) & inputs.problem.framework.accumulates_whole_gradients
+    return by_stage(gradient_bytes_per_parameter(inputs) * (dense + expert) * alive[:, None])
+
+
+def optimizer_states_bytes(inputs: PlanInputs) -> FloatArray:
+    """Main weights and moments, divided by d c (experts: by their own data-parallel size) from ZeRO-1 on."""
+    return _state(inputs, optimizer_bytes_per_parameter(inputs), from_stage=1)
+
+
+def gathered_bytes_per_parameter(inputs: PlanInputs) -> FloatArray:
+    """Bytes of a whole parameter of the layer in work: its gradient from ZeRO-2 on, two layers' weights in ZeRO-3."""
+    zero = inputs.plans.optimizer_sharding
+    per_parameter = np.where(zero >= 2, gradient_bytes_per_parameter(inputs), 0)
+    per_parameter = per_parameter + np.where(zero >= 3, 2 * inputs.problem.training.weight_bytes, 0)
+    return np.asarray(per_parameter * (inputs.sharding_ways > 1), dtype=np.float64)
+
+
+def gathered_parameters_bytes(inputs: PlanInputs) -> FloatArray:
+    """ZeRO-2 and 3: whole gradients of the layer in work; ZeRO-3: whole weights of it and of the next one."""
+    dense, expert = inputs.layer_parameters
+    layer = inputs.largest_layer(dense + expert) * gathered_bytes_per_parameter(inputs)[:, None]
+    return by_stage(layer) * at_moments(layer_backward=1, loss=1, head_backward=1, embedding_backward=1)
+
+
+def distinct_matrix_parameters(inputs: PlanInputs) -> FloatArray:
+    """Elements of one matrix of each shape in the largest layer of a stage, on one rank, (plans, stages)."""
+    model = inputs.problem.model
+    per_kind = []
+    for kind in inputs.kinds:
+        matrices = tuple(w for w in layer_weights(model, kind) if w.is_matrix)
+        dense, expert = inputs.rank_parameters(matrices)
+        num_experts = model.moe.num_experts if model.moe else 1
+        # a rank's experts share one shape
+        per_kind.append(dense + expert * inputs.plans.expert_parallel / num_experts)
+    return inputs.largest_layer(np.stack(per_kind, axis=-1))
+
+
+def weight_gradient_buffers_bytes(inputs: PlanInputs) -> FloatArray:
+    """Transformer Engine's buffer per distinct weight shape, kept for good: one layer's matrices, one expert's.
+
+    In the weight's precision.
+
+    Source: TransformerEngine, get_dummy_wgrad (with gradient-accumulation fusion); the output layer has its own.
+    """
+    if not inputs.problem.framework.dummy_weight_gradients:
+        return np.zeros((1, 1, 1, 1))
+    head = inputs.problem.model.hidden_size * inputs.vocab_size / inputs.plans.tensor_parallel
+    elements = distinct_matrix_parameters(inputs) + head[:, None] * inputs.stages.has_head
+    return by_stage(inputs.problem.training.weight_bytes * elements)
+
+
+def weight_versions_bytes(inputs: PlanInputs) -> FloatArray:
+    """Asynchronous schedules: the older versions of its weights that a rank keeps for the backwards still to come."""
+    versions = np.ones(inputs.stages.count.shape)
+    for schedule, rows in inputs.rows_by_schedule():
+        if schedule.weight_versions is not None:
+            p = inputs.plans.pipeline_parallel[rows][:, None]
+            versions[rows] = schedule.weight_versions(p, inputs.stages.first_stage[rows])
+    dense, expert = inputs.parameters
+    return by_stage((versions - 1) * weight_bytes_per_parameter(inputs) * (dense + expert))
