@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ppadvisor.search.api import plan
+    from ppadvisor.search.pins import Pins
+    from ppadvisor.specs.assumptions import Assumptions
     from ppadvisor.specs.cluster import ClusterSpec, GpuSpec
     from ppadvisor.specs.load import load_cluster, load_model
     from ppadvisor.specs.model import ModelSpec
@@ -15,9 +17,11 @@ if TYPE_CHECKING:
     __version__: str
 
 __all__ = [
+    "Assumptions",
     "ClusterSpec",
     "GpuSpec",
     "ModelSpec",
+    "Pins",
     "TrainingSpec",
     "__version__",
     "load_cluster",
@@ -26,9 +30,11 @@ __all__ = [
 ]
 
 _MODULES = {
+    "Assumptions": "ppadvisor.specs.assumptions",
     "ClusterSpec": "ppadvisor.specs.cluster",
     "GpuSpec": "ppadvisor.specs.cluster",
     "ModelSpec": "ppadvisor.specs.model",
+    "Pins": "ppadvisor.search.pins",
     "TrainingSpec": "ppadvisor.specs.training",
     "load_cluster": "ppadvisor.specs.load",
     "load_model": "ppadvisor.specs.load",

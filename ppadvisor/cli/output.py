@@ -19,7 +19,7 @@ UNENCODABLE = "backslashreplace"
 
 def view_of(output: Path | None) -> View:
     """The terminal's width and colour where the answer goes to a terminal; 80 columns without colour elsewhere."""
-    if output is not None or not sys.stdout.isatty():
+    if output is not None or sys.stdout is None or not sys.stdout.isatty():
         return View()
     plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
     return View(width=shutil.get_terminal_size().columns, color=not plain)
@@ -72,6 +72,8 @@ def _replace(path: Path, text: str) -> None:
 
 
 def _to_stdout(text: str) -> None:
+    if sys.stdout is None:
+        raise InputError("standard output is closed; give --output FILE")
     if isinstance(sys.stdout, io.TextIOWrapper):
         # A terminal gets what it can show; a pipe the same bytes under any locale.
         if sys.stdout.isatty():

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast, get_args
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 
 from ppadvisor.cli.options import OneOf, output_options
 from ppadvisor.cli.output import write_rows
 from ppadvisor.report.rows import Column
-from ppadvisor.specs.load import PresetKind, preset_data, preset_names, resolve_preset
 from ppadvisor.units import format_bandwidth, format_bytes_gib, format_count, format_gib, format_tflops
 
 if TYPE_CHECKING:
     from ppadvisor.schedules.base import Schedule
+    from ppadvisor.specs.load import PresetKind
 
 
 def _gigabytes(bandwidth_bytes_per_s: float) -> str:
@@ -34,7 +34,7 @@ NODE = (
     Column("inter_node_bandwidth_bytes_per_s", "between nodes [GB/s]", _gigabytes),
 )
 
-COLUMNS: dict[PresetKind, tuple[Column, ...]] = {
+COLUMNS: dict[str, tuple[Column, ...]] = {
     "models": (
         ID,
         Column("declared_parameters", "params", format_count),
@@ -72,7 +72,7 @@ FIELDS = (Column("field", "field", justify="left"), Column("value", "value", jus
 
 
 @click.command()
-@click.argument("kind", type=OneOf("kind of preset", (*get_args(PresetKind), SCHEDULES_KIND)))
+@click.argument("kind", type=OneOf("kind of preset", (*COLUMNS, SCHEDULES_KIND)))
 @click.argument("name", required=False)
 @output_options
 def command(kind: str, name: str | None, format: str, output: Path | None) -> None:
@@ -80,7 +80,7 @@ def command(kind: str, name: str | None, format: str, output: Path | None) -> No
     if kind == SCHEDULES_KIND:
         _write_schedules(name, format, output)
     else:
-        _write_presets(cast(PresetKind, kind), name, format, output)
+        _write_presets(cast("PresetKind", kind), name, format, output)
 
 
 def _write_schedules(name: str | None, format: str, output: Path | None) -> None:
@@ -111,6 +111,12 @@ def _schedule_row(schedule: Schedule, run_by: tuple[str, ...]) -> dict[str, Any]
 
 
 def _write_presets(kind: PresetKind, name: str | None, format: str, output: Path | None) -> None:
+    from ppadvisor.specs.load import (  # with pydantic, which help does not need
+        preset_data,
+        preset_names,
+        resolve_preset,
+    )
+
     ids = preset_names(kind) if name is None else (resolve_preset(kind, name),)
     rows: list[dict[str, Any]] = [{"id": preset, **preset_data(kind, preset)} for preset in ids]
     columns: tuple[Column, ...] = COLUMNS[kind]

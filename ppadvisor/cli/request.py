@@ -114,7 +114,7 @@ PIN_INPUTS = (
     Input("--dp", COUNT, "Data parallel d.", "data_parallel"),
     Input("--cp", COUNT, "Context parallel c.", "context_parallel"),
     Input("--ep", COUNT, "Expert parallel e.", "expert_parallel"),
-    Input("--etp", COUNT, "Expert tensor parallel (1 or t).", "expert_tensor_parallel"),
+    Input("--etp", COUNT, "Expert tensor parallel (1 and t are searched).", "expert_tensor_parallel"),
     Input("--vp", COUNT, "Virtual stages v of a rank.", "virtual_stages"),
     Input("--micro-batch", COUNT, "Micro-batch size b.", "micro_batch_size"),
     Input("--microbatches", COUNT, "Micro-batches m of a step.", "num_microbatches"),

@@ -47,9 +47,8 @@ class Request:
 
 def read_request(values: Mapping[str, Any]) -> Request:
     """Build the specifications. InputError for what is missing, contradicts or has no effect."""
-    cluster = _cluster(values)
-    pins = _pins(values)
-    return Request(_model(values), cluster, _training(values, cluster, pins), pins)
+    model, cluster, pins = _model(values), _cluster(values), _pins(values)
+    return Request(model, cluster, _training(values, cluster, pins), pins)
 
 
 def choose_framework(values: Mapping[str, Any]) -> str:

@@ -192,7 +192,10 @@ def _logits(view: StageView) -> Formula:
     at_loss = view.memory.moment == "loss"
     alive = view.head > 0 and (at_loss or view.memory.moment == "head_backward")
     gathers = float(view.plan.inputs.sequence_ways[0]) > 1
-    text = f"{loss.forward_bytes if at_loss else loss.backward_bytes} * T * V / t"
+    per_logit = f"{loss.forward_bytes if at_loss else loss.backward_bytes}"
+    if problem.model.mtp_num_layers:
+        per_logit = f"({per_logit} + {problem.model.mtp_num_layers} * {loss.saved_bytes})"
+    text = f"{per_logit} * T * V / t"
     text += f" + {view.plan.element} * T * h" if gathers else ""
     source = f"{loss.title}: {loss.source}{'; the gathered input of the output layer' if gathers else ''}"
     return view.plan.formula(view.shared(text), source, alive=alive)

@@ -1,8 +1,7 @@
-"""Model FLOPs of one step, in the two conventions that people quote. Recomputation is never counted here."""
+"""Model FLOPs of one step as Megatron-LM counts them; what recomputation repeats is counted apart."""
 
 from __future__ import annotations
 
-from ppadvisor.engine.parameters import count_active_parameters
 from ppadvisor.specs.model import ModelSpec
 
 
@@ -45,19 +44,11 @@ def _attention(model: ModelSpec) -> tuple[float, float]:
     return projections, a * qk / 2 + a * mla.v_head_dim / 2
 
 
-def palm_flops_per_token(model: ModelSpec, sequence_length: int) -> float:
-    """FLOPs of one token as PaLM counts them: 6 N + 12 L a k s, full (not causal) attention.
-
-    N: parameters a token meets, the token table left out. Source: Chowdhery et al. 2022 (arXiv 2204.02311), appendix B.
-    """
-    parameters = count_active_parameters(model)
-    if not model.tied_embeddings:
-        parameters -= model.vocab_size * model.hidden_size
-    width = model.num_attention_heads * model.head_dim
-    if model.mla:
-        qk = model.mla.qk_nope_head_dim + model.mla.qk_rope_head_dim
-        width = model.num_attention_heads * (qk + model.mla.v_head_dim) // 2
-    return 6.0 * parameters + 12.0 * model.num_layers * width * sequence_length
+def head_in_layers(model: ModelSpec, sequence_length: int) -> float:
+    """FLOPs of the output layer (again for each MTP layer) over those of a mean layer: what it weighs in a split."""
+    layers = megatron_flops_per_token(model, sequence_length, 0)
+    whole = megatron_flops_per_token(model, sequence_length, model.vocab_size)
+    return (whole - layers) / (layers / (model.num_layers + model.mtp_num_layers))
 
 
 def recomputed_flops_per_token(model: ModelSpec, sequence_length: int, recompute: str) -> float:

@@ -141,7 +141,9 @@ def logits_bytes(inputs: PlanInputs) -> FloatArray:
     logits = inputs.tokens * inputs.vocab_size / inputs.plans.tensor_parallel
     gathered = inputs.tokens * problem.training.activation_bytes * problem.model.hidden_size
     gathered = gathered * (inputs.sequence_ways > 1)
-    at = by_plan(logits) * at_moments(loss=loss.forward_bytes, head_backward=loss.backward_bytes)
+    # what the losses of the prediction layers keep is alive while the main loss is computed and taken back
+    kept = loss.saved_bytes * problem.model.mtp_num_layers
+    at = by_plan(logits) * at_moments(loss=loss.forward_bytes + kept, head_backward=loss.backward_bytes + kept)
     return (at + by_plan(gathered) * at_moments(loss=1, head_backward=1)) * by_stage(inputs.stages.has_head)
 
 

@@ -22,7 +22,7 @@ IntArray = NDArray[np.int64]
 Split = tuple[int, ...]
 
 END_WEIGHTS: tuple[tuple[int, int], ...] = ((0, 0), (0, 1), (1, 1), (0, 2))
-"""Layers that the embedding and the head are counted as when a split is made even.
+"""Layers that the embedding and the head are counted as when a split is made even, whatever the model.
 
 (0, 0) is the plain even split; (1, 1) is Megatron's --account-for-embedding/loss-in-pipeline-split.
 """
@@ -42,23 +42,29 @@ def balanced_split(num_layers: int, pipeline_parallel: int, embedding: int = 0, 
     # from the last but one down to the first, the last one at the end
     for stage in [*range(pipeline_parallel - 2, -1, -1), pipeline_parallel - 1][:extra]:
         sizes[stage] += 1
+    if sizes[-1] <= head and pipeline_parallel > 1:
+        # the head alone outweighs a stage: one layer goes with it, the rest is spread over the others
+        others = balanced_split(num_layers - 1, pipeline_parallel - 1, embedding)
+        return None if others is None else (*others, 1)
     sizes[0] -= embedding
     sizes[-1] -= head
     return tuple(sizes) if min(sizes) >= 0 else None
 
 
-def candidate_splits(num_layers: int, num_stages: int) -> tuple[Split, ...]:
+def candidate_splits(num_layers: int, num_stages: int, head: float = 0.0) -> tuple[Split, ...]:
     """The splits a search looks at for p v stages, the plain even one first. Empty where there are more than layers.
 
-    A stage without layers is never among them.
+    `head`: how many layers' work the head is; splits that count it so, rounded either way, are among them. A stage
+    without layers is never.
     """
     if num_stages > num_layers:
         return ()
     if num_stages == 1:
         return ((num_layers,),)
     splits: list[Split] = []
-    for embedding, head in END_WEIGHTS:
-        split = balanced_split(num_layers, num_stages, embedding, head)
+    own = tuple((0, layers) for layers in (int(head), int(head) + 1) if layers > 2)
+    for embedding, counted in (*END_WEIGHTS, *own):
+        split = balanced_split(num_layers, num_stages, embedding, counted)
         if split is not None and min(split) >= 1 and split not in splits:
             splits.append(split)
     return tuple(splits)

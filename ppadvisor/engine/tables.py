@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from ppadvisor import schedules
 from ppadvisor.engine.inputs import layout_of
 from ppadvisor.engine.partition import Split
 from ppadvisor.errors import InputError
@@ -25,10 +26,22 @@ def plan_of(plans: PlanTable, row: int) -> PlanSpec:
     return PlanSpec(
         **sizes,
         schedule=schedule,
+        microbatch_group_size=_group_size(schedule, sizes),
         recompute=RECOMPUTE[int(plans.recompute[row])],
         layers_per_stage=layers_of_ranks(schedule, split, sizes["virtual_stages"]),
         layers_per_chunk=split,
     )
+
+
+def _group_size(schedule: str, sizes: dict[str, int]) -> int | None:
+    """N of an interleaved schedule, which is p unless p does not divide m."""
+    symbols = schedules.get(schedule).formula_symbols
+    p = sizes["pipeline_parallel"]
+    of_size = (p, sizes["num_microbatches"], sizes["virtual_stages"])
+    if symbols is None or schedules.get(schedule).problem(*of_size) is not None:
+        return None
+    group = symbols(*of_size).get("N", p)
+    return int(group) if group != p else None
 
 
 def table_of(plan: PlanSpec) -> PlanTable:

@@ -24,7 +24,14 @@ from ppadvisor.units import (
 if TYPE_CHECKING:
     from ppadvisor.search.explain import PlanExplanation
 
-ONLY_WHERE_USED = ("context_parallel", "expert_parallel", "virtual_stages", "optimizer_sharding")
+ONLY_WHERE_USED = (
+    "context_parallel",
+    "expert_parallel",
+    "expert_tensor_parallel",
+    "virtual_stages",
+    "microbatch_group_size",
+    "optimizer_sharding",
+)
 """Columns left out of the table where every plan has the same plain value."""
 
 
@@ -47,10 +54,12 @@ COLUMNS = (
     Column("tensor_parallel", "t"),
     Column("context_parallel", "c"),
     Column("expert_parallel", "e"),
+    Column("expert_tensor_parallel", "etp"),
     Column("data_parallel", "d"),
     Column("virtual_stages", "v"),
     Column("micro_batch_size", "b"),
     Column("num_microbatches", "m"),
+    Column("microbatch_group_size", "N"),
     Column("schedule", "schedule", justify="left"),
     Column("recompute", "recompute", justify="left"),
     Column("optimizer_sharding", "ZeRO", priority=2),
@@ -80,7 +89,7 @@ def columns_for(rows: list[dict[str, Any]]) -> tuple[Column, ...]:
     """The columns that tell the plans apart or say something."""
 
     def plain(column: Column) -> bool:
-        return column.key in ONLY_WHERE_USED and all(column.value(row) == 1 for row in rows)
+        return column.key in ONLY_WHERE_USED and all(column.value(row) in (1, None) for row in rows)
 
     return tuple(column for column in COLUMNS if not plain(column))
 
@@ -151,7 +160,7 @@ def header(problem: ProblemEcho, report: PlanReport) -> list[str]:
     sizes = [
         f"{_short(name)} {_values(values)}"
         for name, values in problem.searched.items()
-        if name not in ("num_microbatches", "expert_tensor_parallel") and not _trivial(name, values)
+        if name != "num_microbatches" and not _trivial(name, values)
     ]
     searched = f"{problem.num_combinations:,} combinations, {report.num_fitting:,} fit: {'; '.join(sizes)}"
     return [*about(problem), f"Searched  {searched}"]
@@ -182,6 +191,7 @@ SYMBOLS = {
     "data_parallel": "d",
     "context_parallel": "c",
     "expert_parallel": "e",
+    "expert_tensor_parallel": "etp",
     "virtual_stages": "v",
     "micro_batch_size": "b",
     "optimizer_sharding": "ZeRO",
@@ -193,7 +203,7 @@ def _short(name: str) -> str:
 
 
 def _trivial(name: str, values: list[int] | list[str]) -> bool:
-    return name in ("expert_parallel", "virtual_stages") and values == [1]
+    return name in ("expert_parallel", "expert_tensor_parallel", "virtual_stages") and values == [1]
 
 
 def _values(values: list[int] | list[str]) -> str:

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from ppadvisor import schedules
 from ppadvisor.engine.evaluate import VERDICTS, estimate_plan
 from ppadvisor.engine.problem import Problem
 from ppadvisor.engine.results import PlanEstimate
@@ -14,6 +15,7 @@ from ppadvisor.errors import InputError
 from ppadvisor.search.pins import Pins
 from ppadvisor.search.ranking import Ranked, nearest_row, rank
 from ppadvisor.search.results import Baseline, Change, NearestMiss
+from ppadvisor.search.space import unused_pin_values
 from ppadvisor.specs.cluster import ClusterSpec
 from ppadvisor.specs.plan import PlanSpec
 from ppadvisor.units import format_bytes_gib, format_fraction, format_seconds
@@ -21,7 +23,7 @@ from ppadvisor.units import format_bytes_gib, format_fraction, format_seconds
 ENOUGH_MICROBATCHES = 4
 """m below this times p leaves a large bubble: at m = 4p it is still (p-1)/(5p-1), about a fifth."""
 
-MOST_GPU_DOUBLINGS = 4
+MOST_GPU_DOUBLINGS = 8
 
 WORTH_SAYING = 0.01
 """A plan that memory keeps out is mentioned where it is faster by at least this share."""
@@ -40,15 +42,19 @@ def short_plan(plan: PlanSpec) -> str:
         ("m", plan.num_microbatches, True),
     ]
     words = [f"{name}={value}" for name, value, always in sizes if always or value > 1]
+    if plan.microbatch_group_size is not None:
+        words.append(f"N={plan.microbatch_group_size}")
     return " ".join([*words, plan.schedule, *([] if plan.recompute == "none" else [f"recompute {plan.recompute}"])])
 
 
-def why_first(plans: list[PlanEstimate], baselines: dict[str, Baseline], *, sort: str) -> tuple[str, ...]:
+def why_first(
+    plans: list[PlanEstimate], baselines: dict[str, Baseline], *, sort: str, num_fitting: int
+) -> tuple[str, ...]:
     """At most four lines on the first plan: against the second, its time, its memory, against the baselines."""
     if not plans:
         return ()
     first = plans[0]
-    second = _against_second(first, plans[1], sort) if len(plans) > 1 else _alone(first)
+    second = _against_second(first, plans[1], sort) if len(plans) > 1 else _alone(first, num_fitting)
     lines = [second, _where_time_goes(first), _what_binds(first)]
     against = [text for name in baselines for text in [_against_baseline(first, name, baselines[name])] if text]
     if against:
@@ -56,8 +62,13 @@ def why_first(plans: list[PlanEstimate], baselines: dict[str, Baseline], *, sort
     return tuple(lines)
 
 
-def _alone(first: PlanEstimate) -> str:
-    return f"the only plan that fits: {format_seconds(first.time.step_time_s)} a step"
+def _alone(first: PlanEstimate, num_fitting: int) -> str:
+    step = format_seconds(first.time.step_time_s)
+    if num_fitting == 1:
+        return f"the only plan that fits: {step} a step"
+    return (
+        f"{step} a step; the other {num_fitting - 1:,} that fit differ only in split, virtual stages or recomputation"
+    )
 
 
 def _against_second(first: PlanEstimate, second: PlanEstimate, sort: str) -> str:
@@ -107,15 +118,23 @@ def _against_baseline(first: PlanEstimate, name: str, baseline: Baseline) -> str
     return f"{title} takes {times:.2f} times as long"
 
 
-def hints(ranked: Ranked, first: PlanEstimate | None, *, sort: str) -> tuple[str, ...]:
+def hints(ranked: Ranked, pins: Pins, first: PlanEstimate | None, *, sort: str) -> tuple[str, ...]:
     """What to watch about the first plan: what memory keeps out, few micro-batches, more stages at the same m."""
+    found = _unused_pins(ranked, pins)
     if first is None:
-        return ()
+        return tuple(found)
     faster = _faster_but_too_large(ranked, first) if sort == "step_time_s" else None
-    found = [faster] if faster else []
+    found += [faster] if faster else []
     if first.plan.pipeline_parallel > 1:
         found += _pipeline_hints(ranked, first)
     return tuple(found)
+
+
+def _unused_pins(ranked: Ranked, pins: Pins) -> list[str]:
+    unused = [f"{name} = {value}" for name, value in unused_pin_values(pins, ranked.space.plans)]
+    if not unused:
+        return []
+    return [f"no plan has {', '.join(unused)}: it does not go with the GPUs, the batch, the layers or the other pins"]
 
 
 def _faster_but_too_large(ranked: Ranked, first: PlanEstimate) -> str | None:
@@ -143,9 +162,8 @@ def _pipeline_hints(ranked: Ranked, first: PlanEstimate) -> list[str]:
     p, m = plan.pipeline_parallel, plan.num_microbatches
     if m < ENOUGH_MICROBATCHES * p:
         found.append(
-            f"m = {m} is below 4 p = {ENOUGH_MICROBATCHES * p}: the bubble of equal stages is (p-1)/(m+p-1) = "
-            f"{p - 1}/{m + p - 1} = {format_fraction(first.time.equal_stage_bubble_fraction)}; "
-            "more micro-batches (smaller b or d, larger batch) shrink it"
+            f"m = {m} is below 4 p = {ENOUGH_MICROBATCHES * p}: the bubble of equal stages is "
+            f"{_bubble_worked_out(first)}; more micro-batches (smaller b or d, larger batch) shrink it"
         )
     deeper = _deeper_at_same_m(ranked, plan)
     if deeper is not None:
@@ -157,6 +175,15 @@ def _pipeline_hints(ranked: Ranked, first: PlanEstimate) -> list[str]:
                 f"more stages at the same m = {m} are slower: p = {stages} takes {format_fraction(slower)} longer"
             )
     return found
+
+
+def _bubble_worked_out(first: PlanEstimate) -> str:
+    """(p-1)/(m+p-1) with its numbers where that is the schedule's bubble, else the schedule's formula and its value."""
+    formula = schedules.get(first.plan.schedule).bubble_formula
+    value = format_fraction(first.time.equal_stage_bubble_fraction)
+    p, m = first.plan.pipeline_parallel, first.plan.num_microbatches
+    numbers = f" = {p - 1}/{m + p - 1}" if formula == "(p-1)/(m+p-1)" else ""
+    return f"{formula}{numbers} = {value}"
 
 
 def _deeper_at_same_m(ranked: Ranked, plan: PlanSpec) -> tuple[int, int] | None:
@@ -191,8 +218,9 @@ def baselines(problem: Problem, pins: Pins, *, margin: float) -> dict[str, Basel
 def _baseline(problem: Problem, pins: Pins, margin: float) -> Baseline:
     try:
         ranked = rank(problem, pins, margin=margin)
-    except InputError as error:
-        return Baseline(estimate=None, note=f"no such plan: {error}")
+    except InputError:
+        # the schedule was pinned here, not by the user, who would be told of a contradiction that is not theirs
+        return Baseline(estimate=None, note="no such plan: the GPUs, the batch and the pins leave none")
     if len(ranked.order):
         estimate = estimate_plan(problem, plan_of(ranked.plans, int(ranked.order[0])), margin=margin)
         return Baseline(estimate=estimate, note=f"{format_seconds(estimate.time.step_time_s)} a step")

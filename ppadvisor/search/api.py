@@ -66,14 +66,16 @@ def plan(
     """
     problem, pins = make_problem(model, cluster, training, assumptions), pins or Pins()
     ranked = rank(problem, pins, margin=margin, sort=sort)
-    best = best_estimates(ranked, top, margin=margin, sort=sort)
+    # the second is looked at even where one is shown: it says what puts the first in front
+    leading = best_estimates(ranked, max(top, 2), margin=margin, sort=sort)
+    best = leading[:top]
     baselines = advise.baselines(problem, pins, margin=margin)
     return PlanReport(
         problem=echo(problem, pins, ranked, margin),
         plans=tuple(best),
         num_fitting=len(ranked.order),
-        why=advise.why_first(best, baselines, sort=sort),
-        hints=advise.hints(ranked, best[0] if best else None, sort=sort),
+        why=advise.why_first(leading, baselines, sort=sort, num_fitting=len(ranked.order)),
+        hints=advise.hints(ranked, pins, best[0] if best else None, sort=sort),
         schedules=best_of_each_schedule(ranked, best, margin=margin),
         baselines=baselines,
         rejected=dict(sorted(ranked.rejected.items())),

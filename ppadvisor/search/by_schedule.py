@@ -14,7 +14,6 @@ from ppadvisor.search.advise import miss_note
 from ppadvisor.search.ranking import Ranked
 from ppadvisor.search.results import ScheduleBest
 from ppadvisor.search.shortlist import fitting_estimates
-from ppadvisor.specs.plan import PlanTable
 
 
 def best_of_each_schedule(ranked: Ranked, shown: Sequence[PlanEstimate], *, margin: float) -> tuple[ScheduleBest, ...]:
@@ -47,15 +46,20 @@ def _best(ranked: Ranked, shown: Sequence[PlanEstimate], index: int, margin: flo
         estimate = estimate_plan(ranked.problem, plan_of(ranked.plans, least), margin=margin)
         note = "fits" if estimate.memory.fits else miss_note(estimate)
         return ScheduleBest(schedule=name, estimate=estimate, note=note, run_by=run_by)
-    return ScheduleBest(schedule=name, estimate=None, note=_why_illegal(ranked.space.plans, index), run_by=run_by)
+    return ScheduleBest(schedule=name, estimate=None, note=_why_illegal(ranked, index), run_by=run_by)
 
 
-def _why_illegal(plans: PlanTable, index: int) -> str:
-    """What the schedule itself says of the combination with the most micro-batches, else that a rule forbids all."""
+def _why_illegal(ranked: Ranked, index: int) -> str:
+    """What the schedule, else the first broken rule, says of the combination with the most micro-batches."""
+    plans, of = ranked.space.plans, ranked.problem
     rows = np.flatnonzero(plans.schedule == index)
     if not len(rows):
         return "no combination of the sizes gives it a pipeline"
     row = int(rows[np.argmax(plans.num_microbatches[rows])])
     sizes = (int(plans.pipeline_parallel[row]), int(plans.num_microbatches[row]), int(plans.virtual_stages[row]))
     problem = schedules.get(plans.schedule_names[index]).problem(*sizes)
-    return problem or "every plan breaks a rule of the framework"
+    if problem is not None:
+        return problem
+    one = plans.take(np.array([row]))
+    broken = (rule for rule in of.framework.rules if rule.violated(of.model, of.training, one).any())
+    return next((rule.message(of.model, of.training, plan_of(plans, row)) for rule in broken), "no plan is legal")

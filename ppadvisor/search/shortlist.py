@@ -24,6 +24,8 @@ NEAR = 0.06
 for model-like stages, 95 % of cases."""
 MOST_VARIANTS = 8
 """Splits and virtual stages of one plan that are replayed at most."""
+FEW_VARIANTS = 4
+"""The same of a plan that is further behind: its splits."""
 TRIES = 12
 """Plans estimated at most for each that is wanted: the exact count of memory can exceed that of the array forms."""
 CLEARLY_LESS = 0.95
@@ -67,7 +69,7 @@ def _refined(ranked: Ranked, order: IntArray, wanted: int) -> IntArray:
             break
         near = guess[row] <= guess[order[0]] * (1 + NEAR)
         variants = of_plan.setdefault(sizes, {}).setdefault(int(ranked.plans.recompute[row]), [])
-        if len(variants) < (MOST_VARIANTS if near else 1):
+        if len(variants) < (MOST_VARIANTS if near else FEW_VARIANTS):
             variants.append(int(row))
     rows = [row for plan in of_plan.values() for variants in plan.values() for row in variants]
     seconds = np.array([quick_step_time_s(ranked.problem, plan_of(ranked.plans, row)) for row in rows])

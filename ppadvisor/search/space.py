@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ppadvisor import schedules
+from ppadvisor.engine.flops import head_in_layers
 from ppadvisor.engine.partition import Split, candidate_splits
 from ppadvisor.engine.problem import Problem
 from ppadvisor.errors import InputError
@@ -86,7 +87,15 @@ def build_space(problem: Problem, pins: Pins) -> Space:
             f"no combination is left: the pins contradict each other ({pins.describe()}); schedule none goes with "
             "p = 1 and the others with p > 1, naive with m = 1"
         )
+    for _ in unused_pin_values(pins, plans):
+        rejected["pinned_value_without_plan"] += 1
     return Space(plans, rejected, _searched(plans))
+
+
+def unused_pin_values(pins: Pins, plans: PlanTable) -> list[tuple[str, int | str]]:
+    """(quantity, value) of every pinned value with which there is no plan at all."""
+    found = _searched(plans)
+    return [(name, value) for name, values in pins.given().items() for value in values if value not in found[name]]
 
 
 def _divisions(problem: Problem, pins: Pins) -> Iterator[_Division]:
@@ -155,7 +164,7 @@ def _cross(problem: Problem, pins: Pins, base: IntArray) -> PlanTable:
     zero = list(pins.optimizer_sharding or (problem.framework.default_optimizer_sharding,))
     blocks = [np.zeros((0, len(BASE_COLUMNS) + len(INNER_COLUMNS)), dtype=np.int64)]
     for v, with_v in _schedules_by_v(problem, pins, names).items():
-        outer = _with_splits(problem.model.num_layers, base, v, splits)
+        outer = _with_splits(problem, base, v, splits)
         inner = np.array([(s, v, r, z) for s in with_v for r in recompute for z in zero], dtype=np.int64)
         blocks.append(np.hstack([np.repeat(outer, len(inner), axis=0), np.tile(inner, (len(outer), 1))]))
     rows = np.concatenate(blocks)
@@ -182,12 +191,14 @@ def _schedules_by_v(problem: Problem, pins: Pins, names: tuple[str, ...]) -> dic
     return by_v
 
 
-def _with_splits(num_layers: int, base: IntArray, v: int, splits: dict[Split, int]) -> IntArray:
+def _with_splits(problem: Problem, base: IntArray, v: int, splits: dict[Split, int]) -> IntArray:
     """The base rows with each split of their p v stages as a last column; rows with more stages than layers go."""
+    model = problem.model
+    head = head_in_layers(model, problem.training.sequence_length)
     parts = [np.zeros((0, len(BASE_COLUMNS)), dtype=np.int64)]
     for p in np.unique(base[:, 0]):
         rows = base[base[:, 0] == p]
-        ids = [splits.setdefault(s, len(splits)) for s in candidate_splits(num_layers, int(p) * v)]
+        ids = [splits.setdefault(s, len(splits)) for s in candidate_splits(model.num_layers, int(p) * v, head)]
         if ids:
             tiled = np.tile(np.array(ids, dtype=np.int64), len(rows))
             parts.append(np.column_stack([np.repeat(rows, len(ids), axis=0), tiled]))

@@ -53,6 +53,7 @@ class ClusterSpec(Spec):
     def _whole_nodes(self) -> ClusterSpec:
         if self.num_gpus > self.gpus_per_node and self.num_gpus % self.gpus_per_node:
             raise ValueError(
-                f"num_gpus must be a whole number of nodes: got {self.num_gpus} GPUs in nodes of {self.gpus_per_node}"
+                f"num_gpus (--gpus) must be a whole number of nodes: got {self.num_gpus} GPUs in nodes of "
+                f"{self.gpus_per_node}; give gpus_per_node (--gpus-per-node) too"
             )
         return self

@@ -53,7 +53,16 @@ def read_mapping(path: Path, suffix: str | None = None, max_bytes: int = MAX_FIL
 
 
 def _load_json(text: str) -> object:
-    return json.loads(text, parse_constant=_refuse_constant)
+    return json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_once_each)
+
+
+def _once_each(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    """A JSON object; a key that stands twice is no guess which one was meant."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        keys = [key for key, _ in pairs]
+        raise ValueError(f"the key {next(key for key in keys if keys.count(key) > 1)!r} stands twice")
+    return found
 
 
 def _refuse_constant(name: str) -> float:
@@ -67,11 +76,27 @@ def _load_yaml(text: str) -> object:
         # An alias can make a few lines mean gigabytes; configurations of one flat level need none.
         if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, Loader=yaml.SafeLoader)):
             raise ValueError("YAML aliases are not accepted")
+        _check_yaml_keys(yaml.compose(text, Loader=yaml.SafeLoader))
         return yaml.safe_load(text)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f", line {mark.line + 1}" if mark else ""
         raise ValueError(f"not valid YAML{where}: {getattr(error, 'problem', None) or 'cannot be parsed'}") from None
+
+
+def _check_yaml_keys(node: Any) -> None:
+    """YAML takes the last of two equal keys; here that is an error, at any depth."""
+    if node is None or isinstance(node.value, str):
+        return
+    children = node.value
+    if node.id == "mapping":
+        keys = [key.value for key, _ in children if isinstance(key.value, str)]
+        twice = [key for key in keys if keys.count(key) > 1]
+        if twice:
+            raise ValueError(f"the key {twice[0]!r} stands twice")
+        children = [value for _, value in children]
+    for child in children:
+        _check_yaml_keys(child)
 
 
 _PARSERS: dict[str, Callable[[str], object]] = {

@@ -30,6 +30,8 @@ class PlanSpec(Spec):
     micro_batch_size: PositiveInt
     num_microbatches: PositiveInt
     schedule: str
+    microbatch_group_size: PositiveInt | None = None
+    """N: micro-batches that an interleaved schedule passes through one chunk in turn, where it is not p."""
     recompute: Recompute
     optimizer_sharding: NonNegativeInt
     """ZeRO stage: 0 nothing, 1 optimizer states (Megatron's distributed optimizer), 2 and gradients, 3 and weights."""

@@ -92,7 +92,8 @@ def changed(of: Problem, pins: Pins, title: str) -> tuple[Problem, Pins]:
 def test_where_nothing_fits_the_nearest_miss_is_told(title: str, of: Problem, pins: Pins) -> None:
     """The legal plan with the smallest peak, its stage, and by how much it misses the limit it misses."""
     report = ask(of, pins)
-    assert (report.plans, report.num_fitting, report.why, report.hints) == ((), 0, (), ())
+    assert (report.plans, report.num_fitting, report.why) == ((), 0, ())
+    assert all(hint.startswith("no plan has ") for hint in report.hints)
     miss = report.nearest_miss
     assert miss is not None
     memory, search = miss.estimate.memory, rank(of, pins, margin=0.9)

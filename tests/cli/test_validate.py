@@ -1,0 +1,122 @@
+"""`ppadvisor validate`: its forms, and what it answers to bad input."""
+
+from __future__ import annotations
+
+import csv
+import io
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Cli
+from tests.cli.test_schema import check
+from tests.evidence.samples import lines, sample
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> str:
+    """A file with one run for memory and for fits."""
+    path = tmp_path / "runs.jsonl"
+    measured = {"peak_allocated_gib": 10.0, "peak_reserved_gib": 11.0, "out_of_memory": False}
+    path.write_text(lines(sample(measured=measured, usable_for=["memory", "oom"])))
+    return str(path)
+
+
+def test_a_line_a_source_and_quantity(cli: Cli, runs: str) -> None:
+    """The table has the user's source, each quantity and all together, within 80 columns, and the defaults."""
+    result = cli("validate", runs)
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert "memory: 2 numbers of 1 records labelled tests" in result.stdout
+    words = [line.split()[:3] for line in result.stdout.splitlines()]
+    assert [["own", quantity, "1"] in words for quantity in ("allocated", "reserved")] == [True, True]
+    assert ["all", "all", "2"] in words
+    assert "plan.recompute = none (1)" in result.stdout
+    assert max(map(len, result.stdout.splitlines())) <= 80
+
+
+@pytest.mark.parametrize("kind", ["memory", "oom"])
+def test_json_follows_its_schema(cli: Cli, runs: str, kind: str) -> None:
+    """The document has the promised keys, rows whether or not they were asked for, and validates."""
+    document = cli("validate", runs, "--kind", kind, "--format", "json").document
+    check(document, "validate")
+    assert document["kind"] == kind
+    assert document["sources"]["own"] == document["summary"]
+    row = document["rows"][0]
+    assert {"id", "quantity", "predicted", "measured", "error_fraction", "verdict"} <= set(row)
+    if kind == "memory":
+        assert row["measured"] == 10 * 2**30
+        assert row["error_fraction"] == row["predicted"] / row["measured"] - 1
+    else:
+        assert (row["verdict"], row["predicted"], row["measured"]) == ("fits", 0.0, 0.0)
+
+
+def test_a_record_follows_its_schema() -> None:
+    """The printed schema of a record takes a record."""
+    check(sample(), "record")
+
+
+def test_rows_in_every_form(cli: Cli, runs: str) -> None:
+    """`--rows` names each number with its largest terms, as a table, markdown and csv."""
+    for form in ("table", "markdown", "csv"):
+        text = cli("validate", runs, "--rows", "--format", form).stdout
+        assert "own-1" in text
+        assert "optimizer_states" in text
+    rows = list(csv.DictReader(io.StringIO(cli("validate", runs, "--rows", "--format", "csv").stdout)))
+    assert [row["quantity"] for row in rows] == ["allocated", "reserved"]
+    assert "verdict" in cli("validate", runs, "--kind", "oom", "--rows").stdout
+
+
+def test_scores_as_csv(cli: Cli, runs: str) -> None:
+    """A line a score, with the keys of the JSON."""
+    rows = list(csv.DictReader(io.StringIO(cli("validate", runs, "--kind", "oom", "--format", "csv").stdout)))
+    assert [(row["source"], row["right_fraction"], row["fitted.fits"]) for row in rows] == [
+        ("own", "1.0", "1"),
+        ("all", "1.0", "1"),
+    ]
+
+
+def test_what_is_skipped_is_told(cli: Cli, tmp_path: Path) -> None:
+    """A run that is not modelled is no error: it is counted with its reason."""
+    path = tmp_path / "runs.jsonl"
+    path.write_text(lines(sample(plan={"schedule": "po-h"})))
+    result = cli("validate", str(path))
+    assert result.exit_code == 0
+    assert "Skipped 1: schedule po-h: PipeOffload moves activations to the host" in result.stdout
+    assert cli("validate", str(path), "--rows").exit_code == 0
+
+
+def test_the_map_of_frameworks_is_printed(cli: Cli) -> None:
+    """`--frameworks` shows what each framework of a record is taken for."""
+    rows = cli("validate", "--frameworks", "--format", "json").document["rows"]
+    profiles = {row["framework"]: (row["profile"], row["loss"]) for row in rows}
+    assert profiles["nemo"] == ("megatron", "native")
+    assert profiles["llm-foundry"] == ("torchtitan", "torch")
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (("--kind", "memry"), "unknown kind 'memry'; did you mean 'memory'?"),
+        (("--label", "test"), "did you mean 'tests'?"),
+        (("--kind", "oom", "--partial"), "--partial: no record is partial for kind oom"),
+        (("--frameworks", "--rows"), "--frameworks prints the table of frameworks alone"),
+        (("--label", "calibrates"), "no record is usable for memory with label calibrates"),
+        (("--kind", "time"), "no record is usable for time with label tests"),
+    ],
+)
+def test_bad_options_are_one_line(cli: Cli, runs: str, args: tuple[str, ...], message: str) -> None:
+    """Wrong names, options without effect and an empty choice are answered on stderr, exit 2."""
+    result = cli("validate", runs, *args)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert message in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+def test_a_bad_file_is_one_line(cli: Cli, tmp_path: Path) -> None:
+    """A missing file and a wrong line are answered with their place."""
+    assert "no such file" in cli("validate", str(tmp_path / "none.jsonl")).stderr
+    path = tmp_path / "runs.jsonl"
+    path.write_text(lines(sample(), sample(id="b", usable_for=["speed"])))
+    result = cli("validate", str(path))
+    assert result.exit_code == 2
+    assert f"{path}, line 2: usable_for.0: got 'speed'" in result.stderr
