@@ -18,6 +18,7 @@ from ppadvisor.engine.bubble import (
 )
 from ppadvisor.errors import InputError
 from ppadvisor.report.rows import Column, Row
+from ppadvisor.schedules import SCHEDULES
 from ppadvisor.units import format_fraction, parse_count, parse_exact_fraction
 
 COUNTS = CommaList(Quantity("count", parse_count))
@@ -41,6 +42,7 @@ COLUMNS = (
     Column("utilization_fraction", "utilisation", _percent),
     Column("bubble_overhead", "bubble overhead (p-1)/m", _percent),
 )
+OVERHEAD = Column("bubble_overhead", "idle over ideal", _percent)
 
 
 @click.command()
@@ -50,14 +52,16 @@ COLUMNS = (
     "--target", type=Quantity("share", parse_exact_fraction), help="Find the smallest m whose bubble is at most this."
 )
 @click.option(
-    "--schedule", type=OneOf("schedule", FILL_DRAIN_SCHEDULES), default="1f1b", show_default=True, help="Order of work."
+    "--schedule", type=OneOf("schedule", tuple(SCHEDULES)), default="1f1b", show_default=True, help="Order of work."
 )
+@click.option("--vp", type=Quantity("count", parse_count), help="Virtual stages v (default: the schedule's fewest).")
 @output_options
 def command(
     pp: tuple[int, ...],
     microbatches: tuple[int, ...] | None,
     target: Fraction | None,
     schedule: str,
+    vp: int | None,
     format: str,
     output: Path | None,
 ) -> None:
@@ -67,6 +71,11 @@ def command(
     ppadvisor bubble --pp 8 --microbatches 8,32,64
     ppadvisor bubble --pp 8 --target 5%
     """
+    if schedule not in FILL_DRAIN_SCHEDULES:
+        _write_closed_form(pp, microbatches, target, schedule, vp, format, output)
+        return
+    if vp not in (None, 1):
+        raise InputError(f"--vp: got {vp}, but schedule {schedule} has 1 virtual stage")
     pairs = _pairs(pp, microbatches, target, schedule)
     title = f"Bubble of {schedule}, equal stages, free links"
     extra: dict[str, Any] = {"schedule": schedule}
@@ -78,13 +87,56 @@ def command(
     write_rows(COLUMNS, [_row(p, m) for p, m in pairs], format, output, title=title, extra=extra)
 
 
+def _write_closed_form(
+    pp: tuple[int, ...],
+    microbatches: tuple[int, ...] | None,
+    target: Fraction | None,
+    schedule: str,
+    vp: int | None,
+    format: str,
+    output: Path | None,
+) -> None:
+    """The bubble that a schedule declares for equal stages, free links and F = I = W."""
+    from ppadvisor import schedules  # with numpy, which the exact fill-and-drain bubble does not need
+
+    if target is not None:
+        names = ", ".join(FILL_DRAIN_SCHEDULES[:2])
+        raise InputError(f"--target: the fewest micro-batches are known for {names} only; give --microbatches")
+    if microbatches is None:
+        raise InputError(f"--microbatches is missing for schedule {schedule}")
+    declared = schedules.get(schedule)
+    v = declared.virtual_stages.default if vp is None else vp
+    rows = []
+    for p, m in ((p, m) for p in pp for m in microbatches):
+        problem = declared.problem(p, m, v)
+        if problem is not None:
+            raise InputError(f"schedule {schedule}: {problem}")
+        bubble = float(declared.bubble_fraction(p, m, v))
+        sizes = {"pipeline_parallel": p, "virtual_stages": v, "num_microbatches": m}
+        rows.append({**sizes, **_shares(bubble)})
+    columns = (COLUMNS[0], Column("virtual_stages", "v"), COLUMNS[1], *COLUMNS[3:-1], OVERHEAD)
+    title = f"Bubble of {schedule}, equal stages, free links, F = I = W"
+    extra = {"schedule": schedule, "formula": declared.bubble_formula}
+    write_rows(columns, rows, format, output, title=title, extra=extra)
+
+
+def _shares(bubble: float) -> dict[str, float]:
+    return {
+        "bubble_fraction": bubble,
+        "utilization_fraction": 1 - bubble,
+        "bubble_overhead": bubble / (1 - bubble),
+    }
+
+
 def _pairs(
     pp: tuple[int, ...], microbatches: tuple[int, ...] | None, target: Fraction | None, schedule: str
 ) -> list[tuple[int, int]]:
     """The (p, m) to show; InputError for options that contradict each other or have no effect."""
     if schedule == "naive":
         if target is not None or microbatches not in (None, (1,)):
-            raise InputError("schedule naive runs the whole local batch as one micro-batch: m is 1, and only 1")
+            raise InputError(
+                "--microbatches: schedule naive runs the whole local batch as one micro-batch: m is 1, and only 1"
+            )
         return [(p, 1) for p in pp]
     if (microbatches is None) == (target is None):
         raise InputError("give either --microbatches (then the bubble is told) or --target (then m is)")

@@ -116,3 +116,36 @@ def test_bad_input_is_one_line(cli: Cli, arguments: str, message: str) -> None:
     assert result.stdout == ""
     assert message in result.stderr
     assert result.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("schedule", "options", "bubble"),
+    [
+        ("interleaved-1f1b", "--vp 2 --microbatches 32", 7 / 71),  # (p-1)/(v m + p-1), Megatron paper, section 2.2.2
+        ("zb-v", "--microbatches 32", 7 / 199),  # (p-1)/(6 m + p-1), torch's op lists replayed
+        ("dualpipe", "--microbatches 20", 6 / 66),  # DeepSeek's picture: 66 slots, 60 of them work
+        ("pipedream", "--microbatches 8", 0.0),  # no flush
+    ],
+)
+def test_other_schedules_by_their_closed_form(cli: Cli, schedule: str, options: str, bubble: float) -> None:
+    """Every schedule has its bubble told, at p = 8, as its authors print it."""
+    row = cli("bubble", "--pp", "8", "--schedule", schedule, *options.split(), "--format", "json").document["rows"][0]
+    assert row["bubble_fraction"] == pytest.approx(bubble, abs=1e-12)
+    assert row["bubble_overhead"] == pytest.approx(bubble / (1 - bubble), abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ("--schedule zb-v --target 5%", "--target: the fewest micro-batches are known for 1f1b, gpipe only"),
+        ("--schedule zb-v", "--microbatches is missing for schedule zb-v"),
+        ("--schedule zb-v --microbatches 8 --vp 3", "virtual_stages must be 2: got 3"),
+        ("--schedule dualpipe --microbatches 4", "at least 2 x pipeline_parallel, 16: got 4"),
+        ("--schedule 1f1b --microbatches 4 --vp 2", "--vp: got 2, but schedule 1f1b has 1 virtual stage"),
+    ],
+)
+def test_what_other_schedules_cannot_do_is_one_line(cli: Cli, options: str, says: str) -> None:
+    """Sizes that a schedule cannot run, and questions it has no form for, are bad input."""
+    result = cli("bubble", "--pp", "8", *options.split())
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert says in result.stderr
