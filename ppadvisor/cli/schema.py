@@ -31,6 +31,7 @@ def _output(kind: str) -> Schema:
     """Of a document that a command prints."""
     from pydantic import TypeAdapter
 
+    from ppadvisor.evidence.validate import Validation
     from ppadvisor.report.timeline_document import TimelineAnswer
     from ppadvisor.search.explain import ExplainAnswer
     from ppadvisor.search.results import PlanReport
@@ -41,6 +42,7 @@ def _output(kind: str) -> Schema:
         "explain": ExplainAnswer,
         "sweep": SweepReport,
         "timeline": TimelineAnswer,
+        "validate": Validation,
     }
     return TypeAdapter(documents[kind]).json_schema(mode="serialization")
 
@@ -49,11 +51,18 @@ def _spec(kind: str) -> Schema:
     """Of a specification."""
     from pydantic import TypeAdapter
 
+    from ppadvisor.evidence.records import Record
     from ppadvisor.specs.cluster import ClusterSpec, GpuSpec
     from ppadvisor.specs.model import ModelSpec
     from ppadvisor.specs.training import TrainingSpec
 
-    specs: dict[str, Any] = {"model": ModelSpec, "gpu": GpuSpec, "cluster": ClusterSpec, "training": TrainingSpec}
+    specs: dict[str, Any] = {
+        "model": ModelSpec,
+        "gpu": GpuSpec,
+        "cluster": ClusterSpec,
+        "training": TrainingSpec,
+        "record": Record,
+    }
     return TypeAdapter(specs[kind]).json_schema(mode="validation")
 
 
@@ -98,11 +107,13 @@ KINDS: dict[str, Callable[[str], Schema]] = {
     "explain": _output,
     "sweep": _output,
     "timeline": _output,
+    "validate": _output,
     "job": _job,
     "model": _spec,
     "gpu": _spec,
     "cluster": _spec,
     "training": _spec,
+    "record": _spec,
 }
 
 
@@ -112,8 +123,9 @@ KINDS: dict[str, Callable[[str], Schema]] = {
 def command(kind: str, output: Path | None) -> None:
     """JSON Schema of a document; without KIND that of what `plan --format json` prints.
 
-    plan, explain, sweep and timeline are outputs; job is the job file; model, gpu, cluster and training are the
-    specifications as the outputs repeat them, model also as a TOML file of one's own.
+    plan, explain, sweep, timeline and validate are outputs; job is the job file; model, gpu, cluster and training are
+    the specifications as the outputs repeat them, model also as a TOML file of one's own; record is a line of a file
+    that validate reads.
     """
     from ppadvisor.report.json_ import dump_json
 

@@ -1,0 +1,14 @@
+"""Is it true: measured runs, and how far the predictions are from them.
+
+The names that a command line offers stand here, where they cost no import.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+KindName = Literal["memory", "activation", "oom", "bubble", "time"]
+KIND_NAMES: tuple[KindName, ...] = get_args(KindName)
+
+Label = Literal["calibrates", "tests"]
+LABELS: tuple[Label, ...] = get_args(Label)

@@ -1,0 +1,144 @@
+"""What we predict of a measured run, in the words and for the ranks that were measured. Bytes, seconds, fractions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from ppadvisor import schedules
+from ppadvisor.engine.evaluate import VERDICTS, estimate_plan, quick_step_times, verdict_of
+from ppadvisor.engine.inputs import FloatArray, PlanInputs
+from ppadvisor.engine.memory import ALLOWANCES, MemoryTable, memory_table
+from ppadvisor.engine.pipeline import pipeline_of
+from ppadvisor.engine.results import Verdict
+from ppadvisor.engine.tables import table_of
+from ppadvisor.evidence import KindName
+from ppadvisor.evidence.cases import Case
+from ppadvisor.evidence.records import Scope
+
+OUTSIDE_TORCH = ("cuda_context", "communicator_buffers")
+"""What the process holds and torch's allocator does not know."""
+
+BETWEEN_STEPS = (
+    "weights",
+    "gradients",
+    "whole_gradients",
+    "optimizer_states",
+    "weight_gradient_buffers",
+    "weight_versions",
+)
+"""What stays when nothing is in flight: a measured activation peak is the peak less this."""
+
+LEFT_OUT: dict[str, tuple[str, ...]] = {
+    "allocated": ALLOWANCES,
+    "reserved": OUTSIDE_TORCH,
+    "process": (),
+    "activation": (*ALLOWANCES, *BETWEEN_STEPS),
+}
+"""Of each quantity of memory, the terms that are no part of it."""
+
+LARGEST = 3
+"""Terms that a row names."""
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """A predicted value; of memory also the stage that it stands on."""
+
+    value: float
+    terms: Mapping[str, float]
+    """The largest terms, largest first."""
+    stage: int | None = None
+    verdict: Verdict | None = None
+
+
+def _largest(terms: Mapping[str, float]) -> dict[str, float]:
+    ranked = sorted(terms.items(), key=lambda item: -item[1])
+    return dict(ranked[:LARGEST])
+
+
+@dataclass(frozen=True)
+class Footprint:
+    """Memory of every stage of a case, from which each quantity is taken."""
+
+    case: Case
+
+    @cached_property
+    def table(self) -> MemoryTable:
+        """In flight by the closed forms; of a split backward by the order itself, which tells what waits."""
+        problem, plan = self.case.problem, self.case.plan
+        if schedules.get(plan.schedule).splits_backward:
+            return memory_table(pipeline_of(problem, plan).inputs, keep_terms=True)
+        return memory_table(PlanInputs.of(problem, table_of(plan), every_stage=True), keep_terms=True)
+
+    def terms(self, quantity: str) -> dict[str, FloatArray]:
+        """The terms that the quantity adds up, (stages,) each."""
+        left_out = LEFT_OUT[quantity]
+        return {name: values[0] for name, values in self.table.terms.items() if name not in left_out}
+
+    def peak(self, quantity: str, scope: Scope) -> Prediction:
+        """The highest value among the stages that were measured."""
+        terms = self.terms(quantity)
+        total = sum(terms.values(), np.zeros(self.case.plan.pipeline_parallel))
+        return self._at(total, terms, max(_stages(scope, len(total)), key=lambda stage: total[stage]))
+
+    def runs_out(self) -> Prediction:
+        """1.0 where the run is not expected to fit: without a margin, against what the driver shows."""
+        peak, high = self.table.total[0], self.table.high[0]
+        capacity = self.case.problem.cluster.gpu.memory_bytes
+        index = int(verdict_of(np.array([peak.max()]), np.array([high.max()]), capacity, 1.0)[0])
+        shown = self._at(peak, self.terms("process"), int(np.argmax(peak)))
+        return Prediction(float(index > 0), shown.terms, shown.stage, VERDICTS[index])
+
+    @staticmethod
+    def _at(total: FloatArray, terms: Mapping[str, FloatArray], stage: int) -> Prediction:
+        return Prediction(float(total[stage]), _largest({k: float(v[stage]) for k, v in terms.items()}), stage)
+
+
+def _stages(scope: Scope, number: int) -> tuple[int, ...]:
+    """The stages of which the highest was measured."""
+    one: dict[Scope, tuple[int, ...]] = {
+        "first_stage": (0,),
+        "rank_0": (0,),
+        "last_stage": (number - 1,),
+        "first_or_last": (0, number - 1),
+        "middle_stage": (number // 2,),
+    }
+    return one.get(scope, tuple(range(number)))
+
+
+def memory(case: Case, quantity: str) -> Prediction:
+    """`allocated`, `reserved`, `process` or `activation` of the ranks that were measured."""
+    return Footprint(case).peak(quantity, case.record.measured.peak_scope or "max")
+
+
+def out_of_memory(case: Case, _: str) -> Prediction:
+    """Whether the run fits."""
+    return Footprint(case).runs_out()
+
+
+def step_time(case: Case, _: str) -> Prediction:
+    """Seconds of one optimizer step."""
+    step = quick_step_times(case.problem, case.plan)
+    return Prediction(float(step.step[0]), _largest({name: float(values[0]) for name, values in step.terms.items()}))
+
+
+def bubble(case: Case, _: str) -> Prediction:
+    """Idle share: inside the ranks' own spans where the authors computed it so, else of the pipeline's whole span."""
+    time = estimate_plan(case.problem, case.plan, margin=1.0).time
+    in_span = time.bubble_in_span_fraction if case.record.measured.bubble_is == "computed" else None
+    idle = {name: value for name, value in time.terms.items() if name in ("bubble_s", "imbalance_s", "handoff_s")}
+    return Prediction(time.bubble_fraction if in_span is None else in_span, _largest(idle))
+
+
+PREDICTORS: dict[KindName, Callable[[Case, str], Prediction]] = {
+    "memory": memory,
+    "activation": memory,
+    "oom": out_of_memory,
+    "bubble": bubble,
+    "time": step_time,
+}
+"""Kind of `validate` -> what predicts it."""

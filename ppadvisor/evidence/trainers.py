@@ -1,0 +1,97 @@
+"""What stands behind the words of a record: which of our trainers its framework is, which schedule its name means.
+
+Data, and nothing else. `ppadvisor validate --frameworks` prints TRAINERS.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ppadvisor import frameworks
+from ppadvisor.specs.training import Loss
+
+
+@dataclass(frozen=True)
+class Trainer:
+    """Our profile for a record's `training.framework`, and what that trainer does where the record does not say."""
+
+    framework: str
+    """As the record names it."""
+    profile: str
+    """Id of our framework profile."""
+    loss: Loss | None = None
+    """None: the profile's own."""
+    half_gradients: bool = False
+    """fp16 weights have fp16 gradients (else fp32 ones)."""
+    dropout: bool = False
+    """Dropout in models of GPT's kind (LayerNorm, no gate)."""
+    sequence_parallel: bool = False
+    why: str = ""
+
+    @property
+    def loss_in_use(self) -> Loss:
+        return self.loss or frameworks.get(self.profile).default_loss
+
+
+LEGACY = "Megatron's layers before Transformer Engine, gradients in the weights' precision"
+
+TRAINERS: tuple[Trainer, ...] = (
+    Trainer("megatron", "megatron", dropout=True, sequence_parallel=True, why="the same"),
+    Trainer("megatron-bridge", "megatron", sequence_parallel=True, why="a front end of Megatron-Core"),
+    Trainer("nemo", "megatron", sequence_parallel=True, why="a front end of Megatron-Core"),
+    Trainer("primus", "megatron", why="Megatron-Core on AMD"),
+    Trainer(
+        "megatron-deepspeed",
+        "deepspeed",
+        "native",
+        half_gradients=True,
+        dropout=True,
+        why="DeepSpeed's pipeline engine around Megatron's layers and its vocabulary-parallel loss",
+    ),
+    Trainer("vocab-parallel", "zero-bubble", half_gradients=True, dropout=True, why=LEGACY),
+    Trainer("zero-bubble", "zero-bubble", half_gradients=True, dropout=True, why="the same"),
+    Trainer("pipeoffload", "zero-bubble", half_gradients=True, dropout=True, why=LEGACY),
+    Trainer("deepspeed", "deepspeed", half_gradients=True, dropout=True, why="the same"),
+    Trainer("torchtitan", "torchtitan", why="the same"),
+    Trainer("llm-foundry", "torchtitan", why="FSDP around plain torch layers"),
+    Trainer("llama3-internal", "torchtitan", why="FSDP, torch layers, its own pipelining"),
+    Trainer("aa-scaling", "generic", why="torch layers with a tensor and pipeline parallelism of its own"),
+    Trainer("internevo", "generic", why="torch layers with ZeRO of its own"),
+    Trainer("galvatron", "generic", why="torch layers, Megatron's tensor parallelism, its own pipelining"),
+    Trainer("generic", "generic", why="the same"),
+)
+"""Source of the profiles: their own modules. Dropout and gradients: megatron/training/arguments.py (hidden dropout
+0.1; --accumulate-allreduce-grads-in-fp32 is off under fp16 and forced under bf16)."""
+
+UNKNOWN = "generic"
+"""The trainer of a framework that is not listed: no record is left out for its name."""
+
+SCHEDULE_NAMES: dict[str, str] = {
+    "zb-2p-synchronous-optimizer": "zb-2p",
+    "zb-h2-synchronous-optimizer": "zb-h2",
+    "zb-v-formatted": "zb-v",
+    "zero-bubble": "zb-h1",
+}
+"""Schedules that records name differently, or in a variant that we do not tell apart."""
+
+OFFLOADS = "PipeOffload moves activations to the host; offloading is not modelled"
+OWN_ORDER = "PipeOffload's generalised interleaving is not modelled"
+
+NOT_MODELLED: dict[str, str] = {"po-h": OFFLOADS, "po-f": OFFLOADS, "gis": OWN_ORDER, "gis-h": OWN_ORDER}
+
+UNSPECIFIED: dict[str, str] = {
+    "zerobubble": "allocated",
+    "galvatron_profile": "allocated",
+    "mbridge_skills": "allocated",
+    "primus": "process",
+}
+"""Source -> what its peak most likely is. Zero Bubble and Megatron-Bridge log torch's max allocated; Galvatron adds
+model states and activations, both allocated; Primus logs the memory that the driver reports as used."""
+
+ELSEWHERE = "allocated"
+"""Of every other source: the number that trainers print most."""
+
+
+def trainer_of(framework: str) -> Trainer | None:
+    """The trainer of a record's framework; None for a name that is not listed."""
+    return next((trainer for trainer in TRAINERS if trainer.framework == framework), None)

@@ -1,0 +1,87 @@
+"""From records to what the engine takes: nothing is left out for its name, what is filled in is said."""
+
+from __future__ import annotations
+
+import pytest
+
+from ppadvisor import frameworks, schedules
+from ppadvisor.errors import InputError
+from ppadvisor.evidence.cases import case_of
+from ppadvisor.evidence.records import shipped_records
+from ppadvisor.evidence.trainers import NOT_MODELLED, SCHEDULE_NAMES, TRAINERS, UNSPECIFIED
+from tests.evidence.samples import record
+
+
+def test_every_framework_of_the_data_has_a_trainer() -> None:
+    """The map covers every id of the shipped records, once, and leads to profiles that exist."""
+    assert {one.training.framework for one in shipped_records()} <= {trainer.framework for trainer in TRAINERS}
+    assert len({trainer.framework for trainer in TRAINERS}) == len(TRAINERS)
+    assert {trainer.profile for trainer in TRAINERS} <= set(frameworks.FRAMEWORKS)
+
+
+def test_every_schedule_name_of_the_data_is_known() -> None:
+    """A schedule of the shipped records is one of ours, another name of one, or stated as not modelled."""
+    names = {one.plan.schedule for one in shipped_records() if one.plan.schedule}
+    assert names <= {*schedules.SCHEDULES, *SCHEDULE_NAMES, *NOT_MODELLED}
+    assert set(SCHEDULE_NAMES.values()) <= set(schedules.SCHEDULES)
+    assert set(UNSPECIFIED) <= {one.source.key for one in shipped_records()}
+
+
+def test_every_shipped_record_is_a_case_or_not_modelled() -> None:
+    """Only PipeOffload's own schedules are left out, and the reason says so."""
+    for one in shipped_records():
+        if one.plan.schedule in NOT_MODELLED:
+            with pytest.raises(InputError, match="is not modelled"):
+                case_of(one)
+        else:
+            assert case_of(one).plan.pipeline_parallel == one.plan.pipeline_parallel
+
+
+def test_what_a_record_leaves_out_is_said() -> None:
+    """Defaults are listed by field; what follows from other fields (m = B / (d b)) is not one."""
+    case = case_of(record())
+    assert case.plan.num_microbatches == 8
+    assert case.plan.layers_per_stage == (6, 6, 6, 6)
+    assert set(case.defaults) == {
+        "plan.schedule = 1f1b",
+        "plan.virtual_stages = 1",
+        "plan.recompute = none",
+        "training.optimizer_sharding = 1",
+        "training.precision = bf16",
+        "training.gradient_precision = fp32",
+        "training.attention = flash",
+        "training.dropout = true",
+        "training.loss = native",
+    }
+
+
+def test_an_unknown_framework_is_a_generic_one() -> None:
+    """A name that the map does not have is predicted as the generic trainer, and said to be."""
+    case = case_of(record(training={"framework": "ours"}))
+    assert case.problem.framework.id == "generic"
+    assert "training.framework = generic (for ours)" in case.defaults
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"training": {"optimizer": "adam8bit"}}, "unknown optimizer 'adam8bit'"),
+        ({"plan": {"schedule": "po-h"}}, "offloading is not modelled"),
+        ({"plan": {"schedule": "zb-v", "virtual_stages": 1}}, "schedule zb-v: got v = 1; allowed: 2"),
+        ({"cluster": {"gpu": "abacus"}}, "unknown gpu 'abacus'"),
+    ],
+)
+def test_what_is_not_modelled_has_a_reason(changes: dict[str, dict[str, object]], message: str) -> None:
+    """An optimizer, schedule, v or GPU that we do not have is refused by its name."""
+    with pytest.raises(InputError, match=message):
+        case_of(record(**changes))
+
+
+def test_layers_of_ranks_are_spread_over_their_chunks() -> None:
+    """PipeOffload counts embedding and head as layers: of 38 on p = 8, v = 5 the first and last chunk are empty."""
+    layers = [4, 5, 5, 5, 5, 5, 5, 4]
+    cluster = {"num_gpus": 8, "gpus_per_node": 8}
+    plan = {"pipeline_parallel": 8, "virtual_stages": 5, "layers_per_stage": layers}
+    case = case_of(record(model={"num_layers": 38}, cluster=cluster, plan=plan))
+    assert case.plan.layers_per_chunk == (0, *[1] * 38, 0)
+    assert case.plan.layers_per_stage == tuple(layers)
