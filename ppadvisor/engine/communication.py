@@ -55,6 +55,12 @@ def tensor_parallel_pairs(inputs: PlanInputs, kind: LayerKind) -> FloatArray:
     return np.where((inputs.plans.expert_tensor_parallel > 1) | (moe.num_shared_experts > 0), 2.0, 1.0)
 
 
+def tensor_parallel_bandwidth(inputs: PlanInputs) -> FloatArray:
+    """Usable bandwidth of a tensor-parallel group, (plans,): over several nodes it shares the NICs of all its ranks."""
+    ranks = inputs.plans.tensor_parallel.astype(np.float64)
+    return group_bandwidth(inputs, ranks, np.ones_like(ranks))
+
+
 def tensor_parallel_pass(inputs: PlanInputs, kind: LayerKind) -> Pass:
     """All-reduces of T h, in forward and backward alike.
 
@@ -63,8 +69,7 @@ def tensor_parallel_pass(inputs: PlanInputs, kind: LayerKind) -> Pass:
     problem, t = inputs.problem, inputs.plans.tensor_parallel.astype(np.float64)
     assumed = problem.assumptions
     volume = problem.training.activation_bytes * _boundary_elements(inputs)
-    bandwidth = Links.of(inputs).for_span(t, problem.cluster.gpus_per_node)
-    one = all_reduce_s(volume, t, bandwidth, assumed.collective_latency_s.value)
+    one = all_reduce_s(volume, t, tensor_parallel_bandwidth(inputs), assumed.collective_latency_s.value)
     pairs = tensor_parallel_pairs(inputs, kind)
     return Pass(pairs * one, pairs * one)
 

@@ -17,6 +17,7 @@ from ppadvisor.engine.memory_states import (
     distinct_matrix_parameters,
     gathered_bytes_per_parameter,
     gradient_bytes_per_parameter,
+    main_gradient_bytes_per_parameter,
     optimizer_bytes_per_parameter,
     weight_bytes_per_parameter,
     whole_gradients_bytes,
@@ -44,7 +45,7 @@ def stage_parameters(view: StageView) -> Formula:
     return view.plan.formula(text, source, values)
 
 
-def _state(view: StageView, bytes_per_parameter: int, from_stage: int, source: str) -> Formula:
+def _state(view: StageView, bytes_per_parameter: int, from_stage: int, source: str, *, alive: bool = True) -> Formula:
     """A state of every parameter, divided by ZeRO from a stage on."""
     plan, sharded = view.plan, view.plan.estimate.plan.optimizer_sharding >= from_stage
     dense, expert = plan.inputs.parameters
@@ -52,7 +53,7 @@ def _state(view: StageView, bytes_per_parameter: int, from_stage: int, source: s
     if plan.problem.model.moe:
         text = f"({text} + {'E / z_e' if sharded else 'E'})"
     values = {"P": view.of_stage(dense), "E": view.of_stage(expert)}
-    return plan.formula(f"{bytes_per_parameter} * {text}", source, values)
+    return plan.formula(f"{bytes_per_parameter} * {text}", source, values, alive=alive)
 
 
 def _weights(view: StageView) -> Formula:
@@ -78,6 +79,14 @@ def _whole_gradients(view: StageView) -> Formula:
 def _optimizer_states(view: StageView) -> Formula:
     source = f"{view.plan.problem.optimizer.source}; Megatron-LM docs/user-guide/features/dist_optimizer.md"
     return _state(view, optimizer_bytes_per_parameter(view.plan.inputs), 1, source)
+
+
+def _main_gradients(view: StageView) -> Formula:
+    each = main_gradient_bytes_per_parameter(view.plan.inputs)
+    freed = view.plan.problem.framework.frees_main_gradients
+    when = "from the step to the next forward" if freed else "kept for good"
+    source = f"fp32 copy of 16-bit gradients, {when}; Megatron-LM docs/user-guide/features/dist_optimizer.md"
+    return _state(view, 4, 1, source, alive=each > 0 and (not freed or not view.in_pipeline))
 
 
 def _gathered_parameters(view: StageView) -> Formula:
@@ -260,6 +269,7 @@ MEMORY_FORMULAS: dict[str, Callable[[StageView], Formula]] = {
     "gradients": _gradients,
     "whole_gradients": _whole_gradients,
     "optimizer_states": _optimizer_states,
+    "main_gradients": _main_gradients,
     "gathered_parameters": _gathered_parameters,
     "weight_gradient_buffers": _weight_gradient_buffers,
     "saved_activations": _saved_activations,

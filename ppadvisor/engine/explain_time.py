@@ -15,13 +15,18 @@ from ppadvisor.engine.communication import (
     data_parallel_s,
     group_bandwidth,
     key_value_width,
+    tensor_parallel_bandwidth,
     tensor_parallel_pairs,
     tied_embedding_s,
 )
 from ppadvisor.engine.compute import embedding_compute, head_compute
 from ppadvisor.engine.explain_inputs import PlanView
 from ppadvisor.engine.expressions import Formula
-from ppadvisor.engine.memory_states import gradient_bytes_per_parameter, optimizer_bytes_per_parameter
+from ppadvisor.engine.memory_states import (
+    gradient_bytes_per_parameter,
+    main_gradient_bytes_per_parameter,
+    optimizer_bytes_per_parameter,
+)
 from ppadvisor.engine.step_time import WORK_PARTS, equal_stages_s, optimizer_s
 
 MEGATRON = "Narayanan et al. 2021, arXiv 2104.04473"
@@ -74,7 +79,7 @@ def _recompute(view: PlanView) -> Formula:
 def _tensor_parallel(view: PlanView) -> Formula:
     counts = view.layers_of_kind()
     values: dict[str, float] = {
-        "W_tp": _bandwidth(view, view.estimate.plan.tensor_parallel),
+        "W_tp": float(tensor_parallel_bandwidth(view.inputs)[0]),
         "latency": view.problem.assumptions.collective_latency_s.value,
     }
     reductions = []
@@ -184,7 +189,8 @@ def _optimizer(view: PlanView) -> Formula:
     own, all_of_them = ("P / (d*c)" if sharded else "P"), "P"
     if problem.model.moe:
         own, all_of_them = f"({own} + {'E / z_e' if sharded else 'E'})", "(P + E)"
-    gradient, states = gradient_bytes_per_parameter(inputs), optimizer_bytes_per_parameter(inputs)
+    gradient = gradient_bytes_per_parameter(inputs)
+    states = optimizer_bytes_per_parameter(inputs) + main_gradient_bytes_per_parameter(inputs)
     each = f"(2 * {states} + {gradient} + {problem.training.weight_bytes})"
     return view.formula(
         f"({each} * {own} + {gradient} * {all_of_them}) / W_hbm",

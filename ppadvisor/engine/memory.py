@@ -32,6 +32,7 @@ from ppadvisor.engine.memory_axes import MOMENTS
 from ppadvisor.engine.memory_states import (
     gathered_parameters_bytes,
     gradients_bytes,
+    main_gradients_bytes,
     optimizer_states_bytes,
     weight_gradient_buffers_bytes,
     weight_versions_bytes,
@@ -45,6 +46,7 @@ TERMS: tuple[tuple[str, Callable[[PlanInputs], FloatArray]], ...] = (
     ("gradients", gradients_bytes),
     ("whole_gradients", whole_gradients_bytes),
     ("optimizer_states", optimizer_states_bytes),
+    ("main_gradients", main_gradients_bytes),
     ("gathered_parameters", gathered_parameters_bytes),
     ("weight_gradient_buffers", weight_gradient_buffers_bytes),
     ("saved_activations", saved_activations_bytes),

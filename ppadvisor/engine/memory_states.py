@@ -30,16 +30,24 @@ def gradient_bytes_per_parameter(inputs: PlanInputs) -> int:
 
 
 def optimizer_bytes_per_parameter(inputs: PlanInputs) -> int:
-    """Bytes of optimizer state per parameter: main weights, moments, and an fp32 gradient where gradients are 16 bit.
+    """Bytes of optimizer state per parameter: main weights and moments.
 
-    Adam: 12 with fp32 gradients (18 in all with 16-bit weights), 16 with 16-bit ones (20 in all), 8 in fp32 (16 in
-    all). Source: Megatron-LM docs/user-guide/features/dist_optimizer.md; Rajbhandari et al. 2020, section 3.1.
+    Adam: 12, 18 in all with 16-bit weights and fp32 gradients; 8 in fp32, 16 in all.
+    Source: Megatron-LM docs/user-guide/features/dist_optimizer.md; Rajbhandari et al. 2020, section 3.1.
     """
     optimizer, training = inputs.problem.optimizer, inputs.problem.training
-    if training.precision == "fp32":
-        return optimizer.moments_bytes
-    fp32_gradient = 4 if optimizer.main_weight_bytes and gradient_bytes_per_parameter(inputs) == 2 else 0
-    return optimizer.main_weight_bytes + optimizer.moments_bytes + fp32_gradient
+    main = 0 if training.precision == "fp32" else optimizer.main_weight_bytes
+    return main + optimizer.moments_bytes
+
+
+def main_gradient_bytes_per_parameter(inputs: PlanInputs) -> int:
+    """Bytes of the fp32 copy of a 16-bit gradient that the step on the main weights reads: 4, or 0 without it.
+
+    Adam with 16-bit gradients: 20 in all. Source: as `optimizer_bytes_per_parameter`.
+    """
+    optimizer, training = inputs.problem.optimizer, inputs.problem.training
+    main = training.precision != "fp32" and optimizer.main_weight_bytes > 0
+    return 4 if main and gradient_bytes_per_parameter(inputs) == 2 else 0
 
 
 def weight_bytes_per_parameter(inputs: PlanInputs) -> int:
@@ -69,6 +77,15 @@ def whole_gradients_bytes(inputs: PlanInputs) -> FloatArray:
 def optimizer_states_bytes(inputs: PlanInputs) -> FloatArray:
     """Main weights and moments, divided by d c (experts: by their own data-parallel size) from ZeRO-1 on."""
     return _state(inputs, optimizer_bytes_per_parameter(inputs), from_stage=1)
+
+
+def main_gradients_bytes(inputs: PlanInputs) -> FloatArray:
+    """The optimizer's fp32 copy of 16-bit gradients, divided from ZeRO-1 on; at the step alone where it is freed.
+
+    Source: Megatron-LM megatron/core/optimizer (made by the step, freed by the next `zero_grad`).
+    """
+    held = _state(inputs, main_gradient_bytes_per_parameter(inputs), from_stage=1)
+    return held * at_moments(optimizer_step=1) if inputs.problem.framework.frees_main_gradients else held
 
 
 def gathered_bytes_per_parameter(inputs: PlanInputs) -> FloatArray:

@@ -22,7 +22,11 @@ from ppadvisor.engine.communication import (
 )
 from ppadvisor.engine.compute import Pass, attention_core, embedding_compute, head_compute, layer_compute
 from ppadvisor.engine.inputs import FloatArray, PlanInputs
-from ppadvisor.engine.memory_states import gradient_bytes_per_parameter, optimizer_bytes_per_parameter
+from ppadvisor.engine.memory_states import (
+    gradient_bytes_per_parameter,
+    main_gradient_bytes_per_parameter,
+    optimizer_bytes_per_parameter,
+)
 from ppadvisor.schedules.base import ChunkTotals
 from ppadvisor.specs.model import LayerKind
 
@@ -176,8 +180,8 @@ def optimizer_s(inputs: PlanInputs) -> FloatArray:
         dense / inputs.sharding_ways[:, None] + expert / inputs.expert_sharding_ways[:, None],
         dense + expert,
     )
-    states = 2 * optimizer_bytes_per_parameter(inputs) + gradient_bytes_per_parameter(inputs)
-    moved = own * (states + inputs.problem.training.weight_bytes)
+    states = optimizer_bytes_per_parameter(inputs) + main_gradient_bytes_per_parameter(inputs)
+    moved = own * (2 * states + gradient_bytes_per_parameter(inputs) + inputs.problem.training.weight_bytes)
     # clearing the gradients touches all of them
     moved = moved + gradient_bytes_per_parameter(inputs) * (dense + expert)
     return moved / (gpu.hbm_bandwidth_bytes_per_s * assumed.hbm_efficiency.value)

@@ -27,6 +27,7 @@ BETWEEN_STEPS = (
     "gradients",
     "whole_gradients",
     "optimizer_states",
+    "main_gradients",
     "weight_gradient_buffers",
     "weight_versions",
 )

@@ -123,14 +123,14 @@ def test_tensor_parallelism_moves_two_all_reduces_a_layer_and_direction() -> Non
 
 
 def test_a_group_that_leaves_the_node_uses_the_slow_links() -> None:
-    """Tensor parallelism of 16 in nodes of 8 runs at the speed between nodes; faster than inside it never is."""
+    """Tensor parallelism of 16 in nodes of 8 shares the 8 NICs of a node; faster than inside it never is."""
     of = problem(model(num_attention_heads=16, num_query_groups=16, head_dim=32), num_gpus=16, assume=PERFECT)
     inside, outside = inputs_of(of, plan([6, 6], tensor_parallel=8)), inputs_of(of, plan([12], tensor_parallel=16))
     per_byte = [
         tensor_parallel_pass(inputs, inputs.kinds[0]).forward[0] / (t - 1) * t
         for inputs, t in ((inside, 8), (outside, 16))
     ]
-    assert per_byte[1] / per_byte[0] == pytest.approx(300 / 25, rel=1e-12)
+    assert per_byte[1] / per_byte[0] == pytest.approx(300 / (25 * 8**0.8), rel=1e-12)
     odd = problem(machines=cluster(16, inter_node_bandwidth_bytes_per_s=900e9), assume=PERFECT)
     assert Links.of(inputs_of(odd, plan([12]))).for_span(array(16), 8).tolist() == [300e9]
 

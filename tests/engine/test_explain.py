@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 from itertools import product
+from typing import Any
 
 import pytest
 
@@ -64,6 +65,25 @@ def test_memory_formulas_come_to_the_terms(name: str, framework: str, schedule: 
         for stage in parts.stages:
             for term in stage.terms:
                 assert worked_out(term.substituted) == pytest.approx(term.bytes, rel=1e-9, abs=1.001), term
+
+
+@pytest.mark.parametrize("sequence_length", [32, 4096])
+@pytest.mark.parametrize("framework", frameworks.FRAMEWORKS)
+def test_formulas_hold_with_16_bit_gradients(framework: str, sequence_length: int) -> None:
+    """So they do when the peak stands at the optimizer's step (short sequences) and when it does not."""
+    bits: dict[str, Any] = {"precision": "bf16", "gradient_precision": "bf16"}
+    of = problem(model("moe"), num_gpus=4, framework=framework, sequence_length=sequence_length, **bits)
+    estimate = estimate_plan(of, plan([6, 6], data_parallel=2, optimizer_sharding=1), margin=0.9)
+    if framework in ("megatron", "zero-bubble"):
+        at_step = {stage.moment == "optimizer_step" for stage in estimate.memory.stages}
+        assert at_step == {sequence_length == 32}
+    parts = explain_estimate(of, estimate)
+    copies = [term for stage in parts.stages for term in stage.terms if term.name == "main_gradients"]
+    assert any(term.bytes > 0 for term in copies) or sequence_length > 32
+    for term in [term for stage in parts.stages for term in stage.terms]:
+        assert worked_out(term.substituted) == pytest.approx(term.bytes, rel=1e-9, abs=1.001), term
+    for part in parts.time:
+        assert worked_out(part.substituted) == pytest.approx(part.seconds, rel=1e-9, abs=1e-9), part
 
 
 @every_case

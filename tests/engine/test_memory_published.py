@@ -11,7 +11,7 @@ from ppadvisor.engine.evaluate import estimate_plan
 from ppadvisor.engine.inputs import PlanInputs
 from ppadvisor.engine.memory import memory_table
 from ppadvisor.engine.memory_activations import embedding_gradient_bytes, output_weight_gradient_bytes, saved_per_layer
-from ppadvisor.engine.memory_states import weight_gradient_buffers_bytes
+from ppadvisor.engine.memory_states import main_gradients_bytes, weight_gradient_buffers_bytes
 from ppadvisor.specs.load import load_model
 from ppadvisor.specs.model import ModelSpec
 from tests.engine.memory_cases import every_framework
@@ -138,6 +138,10 @@ def test_bytes_of_a_parameter_and_its_states(framework: str, run: dict[str, Any]
     inputs = PlanInputs.of(of, table_of([plan([6, 6], data_parallel=d, optimizer_sharding=1)]), every_stage=True)
     terms = memory_table(inputs, keep_terms=True).terms
     held = sum(terms[name][0] for name in ("weights", "gradients", "optimizer_states"))
+    # the step's fp32 copy of 16-bit gradients is alive then, whatever the peak's moment
+    held = held + main_gradients_bytes(inputs)[0, :, 0, -1]
+    if not of.framework.frees_main_gradients:
+        assert np.all(terms["main_gradients"][0] == main_gradients_bytes(inputs)[0, :, 0, 0])
     np.testing.assert_allclose(held, per_parameter * inputs.parameters[0][0], rtol=1e-12)
 
 

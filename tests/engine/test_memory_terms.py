@@ -19,7 +19,11 @@ from ppadvisor.engine.memory_activations import (
     sent_outputs_bytes,
 )
 from ppadvisor.engine.memory_axes import MOMENTS
-from ppadvisor.engine.memory_states import gathered_parameters_bytes, weight_gradient_buffers_bytes
+from ppadvisor.engine.memory_states import (
+    gathered_parameters_bytes,
+    main_gradients_bytes,
+    weight_gradient_buffers_bytes,
+)
 from ppadvisor.engine.problem import Problem
 from ppadvisor.specs.plan import PlanSpec
 from tests.engine.memory_cases import every_framework, term
@@ -108,6 +112,19 @@ def test_sharded_states_are_whole_where_they_are_in_work(zero: int, a_parameter:
         one = plan([6, 6], data_parallel=d, optimizer_sharding=zero)
         for stage in by_moment(gathered_parameters_bytes, of, one):
             assert stage == [many * a_parameter * layer] * 4 + [0]
+
+
+@pytest.mark.parametrize(("framework", "at"), [("megatron", [0, 0, 0, 0, 1]), ("deepspeed", [1, 1, 1, 1, 1])])
+def test_the_fp32_copy_of_16_bit_gradients(framework: str, at: list[int]) -> None:
+    """4 bytes a parameter, over d = 2 from ZeRO-1 on: Megatron frees it after the step, DeepSpeed keeps it; or none."""
+    half = problem(model("llama"), framework=framework, precision="bf16", gradient_precision="bf16")
+    for zero, ways in ((0, 1), (1, 2)):
+        one = plan([6, 6], data_parallel=2, optimizer_sharding=zero)
+        dense = PlanInputs.of(half, table_of([one]), every_stage=True).parameters[0][0]
+        expected = [[alive * 4 * float(stage) / ways for alive in at] for stage in dense]
+        assert by_moment(main_gradients_bytes, half, one) == expected
+    full = problem(model("llama"), framework=framework, precision="bf16", gradient_precision="fp32")
+    assert by_moment(main_gradients_bytes, full, one) == [[0] * 5] * 2
 
 
 def test_megatrons_gradient_buffers_are_one_of_each_shape() -> None:

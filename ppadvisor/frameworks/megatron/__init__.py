@@ -60,4 +60,5 @@ PROFILE = FrameworkProfile(
     rules=RULES,
     dummy_weight_gradients=True,
     frees_sent_outputs=True,
+    frees_main_gradients=True,
 )

@@ -38,4 +38,5 @@ PROFILE = FrameworkProfile(
     rules=COMMON_RULES,
     dummy_weight_gradients=False,
     frees_sent_outputs=True,
+    frees_main_gradients=True,
 )
