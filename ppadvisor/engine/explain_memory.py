@@ -14,6 +14,7 @@ from ppadvisor.engine.expressions import Formula
 from ppadvisor.engine.memory import communicator_groups
 from ppadvisor.engine.memory_activations import receive_buffers, saved_per_layer, waiting_per_layer
 from ppadvisor.engine.memory_states import (
+    autograd_gradients_alive,
     distinct_matrix_parameters,
     gathered_bytes_per_parameter,
     gradient_bytes_per_parameter,
@@ -45,6 +46,10 @@ def stage_parameters(view: StageView) -> Formula:
     return view.plan.formula(text, source, values)
 
 
+NEVER = 4
+"""A ZeRO stage that there is not: whole whatever the sharding."""
+
+
 def _state(view: StageView, bytes_per_parameter: int, from_stage: int, source: str, *, alive: bool = True) -> Formula:
     """A state of every parameter, divided by ZeRO from a stage on."""
     plan, sharded = view.plan, view.plan.estimate.plan.optimizer_sharding >= from_stage
@@ -65,6 +70,12 @@ def _gradients(view: StageView) -> Formula:
     precision = view.plan.problem.framework.gradient_precision(view.plan.problem.training)
     source = f"gradients accumulated in {precision}; {ZERO}, section 3.1"
     return _state(view, gradient_bytes_per_parameter(view.plan.inputs), 2, source)
+
+
+def _autograd_gradients(view: StageView) -> Formula:
+    inputs = view.plan.inputs
+    source = "16-bit gradients that stay beside the fp32 ones: DeepSpeed deepspeed/runtime/bf16_optimizer.py"
+    return _state(view, 2, NEVER, source, alive=bool(autograd_gradients_alive(inputs)[0]))
 
 
 def _whole_gradients(view: StageView) -> Formula:
@@ -267,6 +278,7 @@ def _communicator_buffers(view: StageView) -> Formula:
 MEMORY_FORMULAS: dict[str, Callable[[StageView], Formula]] = {
     "weights": _weights,
     "gradients": _gradients,
+    "autograd_gradients": _autograd_gradients,
     "whole_gradients": _whole_gradients,
     "optimizer_states": _optimizer_states,
     "main_gradients": _main_gradients,

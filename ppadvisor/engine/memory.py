@@ -30,6 +30,7 @@ from ppadvisor.engine.memory_activations import (
 )
 from ppadvisor.engine.memory_axes import MOMENTS
 from ppadvisor.engine.memory_states import (
+    autograd_gradients_bytes,
     gathered_parameters_bytes,
     gradients_bytes,
     main_gradients_bytes,
@@ -44,6 +45,7 @@ from ppadvisor.specs.plan import RECOMPUTE
 TERMS: tuple[tuple[str, Callable[[PlanInputs], FloatArray]], ...] = (
     ("weights", weights_bytes),
     ("gradients", gradients_bytes),
+    ("autograd_gradients", autograd_gradients_bytes),
     ("whole_gradients", whole_gradients_bytes),
     ("optimizer_states", optimizer_states_bytes),
     ("main_gradients", main_gradients_bytes),

@@ -88,6 +88,25 @@ def main_gradients_bytes(inputs: PlanInputs) -> FloatArray:
     return held * at_moments(optimizer_step=1) if inputs.problem.framework.frees_main_gradients else held
 
 
+def autograd_gradients_alive(inputs: PlanInputs) -> FloatArray:
+    """Whether autograd's 16-bit gradients stay beside the fp32 ones that they were added to, 0 or 1 (plans,)."""
+    training = inputs.problem.training
+    two = training.precision != "fp32" and gradient_bytes_per_parameter(inputs) == 4
+    kept = two and inputs.problem.framework.keeps_autograd_gradients
+    return np.asarray(kept * (inputs.plans.optimizer_sharding <= 1), dtype=np.float64)
+
+
+def autograd_gradients_bytes(inputs: PlanInputs) -> FloatArray:
+    """Autograd's 16-bit gradients beside the accumulated fp32 ones, whole, from one backward to the next.
+
+    Source: DeepSpeed deepspeed/runtime/bf16_optimizer.py, update_hp_grads (does not free them by default). The next
+    backward frees them as it starts; counted at every moment, on the heavy side.
+    """
+    dense, expert = inputs.parameters
+    each = inputs.problem.training.activation_bytes * autograd_gradients_alive(inputs)[:, None]
+    return by_stage(each * (dense + expert))
+
+
 def gathered_bytes_per_parameter(inputs: PlanInputs) -> FloatArray:
     """Bytes of a whole parameter of the layer in work: its gradient from ZeRO-2 on, two layers' weights in ZeRO-3."""
     zero = inputs.plans.optimizer_sharding

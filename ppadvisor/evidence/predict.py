@@ -25,6 +25,7 @@ OUTSIDE_TORCH = ("cuda_context", "communicator_buffers")
 BETWEEN_STEPS = (
     "weights",
     "gradients",
+    "autograd_gradients",
     "whole_gradients",
     "optimizer_states",
     "main_gradients",

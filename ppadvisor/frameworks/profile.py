@@ -106,6 +106,8 @@ class FrameworkProfile:
     """Transformer Engine keeps a 16-bit buffer per distinct weight shape for fused gradient accumulation."""
     frees_sent_outputs: bool
     """The stage output is freed after it was sent (else it lives until its backward)."""
+    keeps_autograd_gradients: bool = False
+    """Autograd's 16-bit gradients stay allocated after they were added to fp32 ones (DeepSpeed's BF16_Optimizer)."""
     frees_main_gradients: bool = False
     """The fp32 copy of 16-bit gradients lives from the optimizer's step to the next forward only (else for good)."""
     accumulates_whole_gradients: bool = False

@@ -20,6 +20,7 @@ from ppadvisor.engine.memory_activations import (
 )
 from ppadvisor.engine.memory_axes import MOMENTS
 from ppadvisor.engine.memory_states import (
+    autograd_gradients_bytes,
     gathered_parameters_bytes,
     main_gradients_bytes,
     weight_gradient_buffers_bytes,
@@ -125,6 +126,19 @@ def test_the_fp32_copy_of_16_bit_gradients(framework: str, at: list[int]) -> Non
         assert by_moment(main_gradients_bytes, half, one) == expected
     full = problem(model("llama"), framework=framework, precision="bf16", gradient_precision="fp32")
     assert by_moment(main_gradients_bytes, full, one) == [[0] * 5] * 2
+
+
+@pytest.mark.parametrize("framework", ["megatron", "torchtitan", "deepspeed"])
+def test_deepspeed_keeps_autograds_gradients(framework: str) -> None:
+    """bf16_optimizer.py: `update_hp_grads` adds `lp.grad` to the fp32 one and leaves it, 2 bytes a parameter, whole."""
+    one = plan([6, 6], data_parallel=2, optimizer_sharding=1)
+    for gradient, each in (("fp32", 2), ("bf16", 0)):
+        of = problem(model("llama"), framework=framework, precision="bf16", gradient_precision=gradient)
+        parameters = PlanInputs.of(of, table_of([one]), every_stage=True).parameters[0][0]
+        kept = each if framework == "deepspeed" else 0
+        assert by_moment(autograd_gradients_bytes, of, one) == [[kept * float(stage)] * 5 for stage in parameters]
+    exact = problem(model("llama"), framework=framework, precision="fp32")
+    assert by_moment(autograd_gradients_bytes, exact, one) == [[0] * 5] * 2
 
 
 def test_megatrons_gradient_buffers_are_one_of_each_shape() -> None:

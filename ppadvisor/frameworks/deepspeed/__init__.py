@@ -39,4 +39,5 @@ PROFILE = FrameworkProfile(
     rules=RULES,
     dummy_weight_gradients=False,
     frees_sent_outputs=False,
+    keeps_autograd_gradients=True,
 )
