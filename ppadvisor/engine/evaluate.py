@@ -11,7 +11,7 @@ from ppadvisor import schedules
 from ppadvisor.engine.communication import handoffs, tensor_parallel_bytes
 from ppadvisor.engine.flops import megatron_flops_per_token, recomputed_flops_per_token
 from ppadvisor.engine.inputs import FloatArray, PlanInputs
-from ppadvisor.engine.memory import MemoryTable, memory_table
+from ppadvisor.engine.memory import memory_table
 from ppadvisor.engine.memory_axes import MOMENTS
 from ppadvisor.engine.pipeline import Pipeline, pipeline_of, timed_pipeline
 from ppadvisor.engine.problem import Problem
@@ -91,16 +91,22 @@ def _evaluate_block(problem: Problem, plans: PlanTable, margin: float) -> Estima
 def estimate_plan(problem: Problem, plan: PlanSpec, *, margin: float) -> PlanEstimate:
     """One plan with every stage, its pipeline replayed action by action."""
     pipeline = pipeline_of(problem, plan)
+    return _estimate(pipeline, _plan_memory(pipeline.inputs, plan, margin))
+
+
+def estimate_fitting(problem: Problem, plan: PlanSpec, *, margin: float) -> PlanEstimate | None:
+    """`estimate_plan` of a plan that fits into memory, else None: what does not fit is not replayed."""
+    pipeline = pipeline_of(problem, plan)
+    memory = _plan_memory(pipeline.inputs, plan, margin)
+    return _estimate(pipeline, memory) if memory.fits else None
+
+
+def _estimate(pipeline: Pipeline, memory: PlanMemory) -> PlanEstimate:
     inputs, times = pipeline.inputs, pipeline.times
-    memory = memory_table(inputs, keep_terms=True)
     makespan, idle = pipeline.makespan_s(links=True)
     free, _ = pipeline.makespan_s(links=False)
     step = step_times(inputs, times, np.array([makespan]), np.array([free]))
-    return PlanEstimate(
-        plan=plan,
-        memory=_plan_memory(inputs, memory, plan, margin),
-        time=_plan_time(pipeline, step, idle),
-    )
+    return PlanEstimate(plan=pipeline.plan, memory=memory, time=_plan_time(pipeline, step, idle))
 
 
 def quick_step_times(problem: Problem, plan: PlanSpec) -> StepTimes:
@@ -115,7 +121,8 @@ def quick_step_time_s(problem: Problem, plan: PlanSpec) -> float:
     return float(quick_step_times(problem, plan).step[0])
 
 
-def _plan_memory(inputs: PlanInputs, memory: MemoryTable, plan: PlanSpec, margin: float) -> PlanMemory:
+def _plan_memory(inputs: PlanInputs, plan: PlanSpec, margin: float) -> PlanMemory:
+    memory = memory_table(inputs, keep_terms=True)
     dense, expert = inputs.parameters
     stages = tuple(
         StageMemory(

@@ -11,7 +11,7 @@ from itertools import islice
 
 import numpy as np
 
-from ppadvisor.engine.evaluate import estimate_plan, quick_step_time_s
+from ppadvisor.engine.evaluate import estimate_fitting, quick_step_time_s
 from ppadvisor.engine.results import PlanEstimate
 from ppadvisor.engine.tables import plan_of
 from ppadvisor.search.ranking import IntArray, Ranked, as_printed
@@ -51,8 +51,8 @@ def fitting_estimates(ranked: Ranked, order: IntArray, wanted: int, *, margin: f
     """The first `wanted` plans of `order` that tell a reader something new and fit by the exact count."""
     found: list[PlanEstimate] = []
     for row in islice(_distinct(ranked, order), wanted * TRIES):
-        estimate = estimate_plan(ranked.problem, plan_of(ranked.plans, row), margin=margin)
-        if estimate.memory.fits:
+        estimate = estimate_fitting(ranked.problem, plan_of(ranked.plans, row), margin=margin)
+        if estimate is not None:
             found.append(estimate)
         if len(found) == wanted:
             break

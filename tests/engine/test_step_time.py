@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 from ppadvisor import schedules
-from ppadvisor.engine.evaluate import estimate_plan, evaluate
+from ppadvisor.engine.evaluate import estimate_fitting, estimate_plan, evaluate
 from ppadvisor.engine.flops import megatron_flops_per_token
 from ppadvisor.engine.inputs import PlanInputs
+from ppadvisor.engine.pipeline import Pipeline
 from ppadvisor.engine.problem import Problem
 from ppadvisor.engine.results import PlanEstimate
 from ppadvisor.engine.step_time import (
@@ -264,3 +265,17 @@ def test_utilisation_counts_model_flops_only() -> None:
     assert time.model_flops_utilization == pytest.approx(time.model_flops / (64 * 400e12 * time.step_time_s), rel=1e-12)
     assert time.tokens_per_s == pytest.approx(2048 * 256 / time.step_time_s, rel=1e-12)
     assert time.tokens_per_s_per_gpu == pytest.approx(time.tokens_per_s / 64, rel=1e-12)
+
+
+def test_only_what_fits_is_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plan that fits is the whole estimate; one that does not is None, and its order of work was not run."""
+    of = problem(model("llama"))
+    assert estimate_fitting(of, plan([6, 6]), margin=0.9) == estimate_plan(of, plan([6, 6]), margin=0.9)
+
+    def run(*_: object, **__: object) -> tuple[float, None]:
+        raise AssertionError("replayed")
+
+    monkeypatch.setattr(Pipeline, "makespan_s", run)
+    with pytest.raises(AssertionError, match="replayed"):
+        estimate_fitting(of, plan([6, 6]), margin=0.9)
+    assert estimate_fitting(of, plan([6, 6]), margin=1e-6) is None
