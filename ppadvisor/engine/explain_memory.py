@@ -46,10 +46,6 @@ def stage_parameters(view: StageView) -> Formula:
     return view.plan.formula(text, source, values)
 
 
-NEVER = 4
-"""A ZeRO stage that there is not: whole whatever the sharding."""
-
-
 def _state(view: StageView, bytes_per_parameter: int, from_stage: int, source: str, *, alive: bool = True) -> Formula:
     """A state of every parameter, divided by ZeRO from a stage on."""
     plan, sharded = view.plan, view.plan.estimate.plan.optimizer_sharding >= from_stage
@@ -72,18 +68,25 @@ def _gradients(view: StageView) -> Formula:
     return _state(view, gradient_bytes_per_parameter(view.plan.inputs), 2, source)
 
 
+def _all_parameters(view: StageView) -> tuple[str, dict[str, float]]:
+    """All of the stage's on one rank, whatever ZeRO divides: text and values."""
+    dense, expert = view.plan.inputs.parameters
+    text = "(P + E)" if view.plan.problem.model.moe else "P"
+    return text, {"P": view.of_stage(dense), "E": view.of_stage(expert)}
+
+
 def _autograd_gradients(view: StageView) -> Formula:
-    inputs = view.plan.inputs
+    parameters, values = _all_parameters(view)
     source = "16-bit gradients that stay beside the fp32 ones: DeepSpeed deepspeed/runtime/bf16_optimizer.py"
-    return _state(view, 2, NEVER, source, alive=bool(autograd_gradients_alive(inputs)[0]))
+    alive = bool(autograd_gradients_alive(view.plan.inputs)[0])
+    return view.plan.formula(f"{view.plan.element} * {parameters}", source, values, alive=alive)
 
 
 def _whole_gradients(view: StageView) -> Formula:
     plan, inputs = view.plan, view.plan.inputs
-    dense, expert = inputs.parameters
-    text = f"{gradient_bytes_per_parameter(inputs)} * {'(P + E)' if plan.problem.model.moe else 'P'}"
+    parameters, values = _all_parameters(view)
+    text = f"{gradient_bytes_per_parameter(inputs)} * {parameters}"
     source = "whole until the step's only reduction, beside their sharded sum: FSDP2 under pipelining"
-    values = {"P": view.of_stage(dense), "E": view.of_stage(expert)}
     return plan.formula(text, source, values, alive=bool(view.of_stage(whole_gradients_bytes(inputs)[:, :, 0, 0])))
 
 
@@ -145,9 +148,7 @@ def _waiting_head(view: StageView) -> Formula:
 
 def _weight_versions(view: StageView) -> Formula:
     plan, schedule = view.plan, view.plan.schedule
-    dense, expert = plan.inputs.parameters
-    parameters = "(P + E)" if plan.problem.model.moe else "P"
-    values = {"P": view.of_stage(dense), "E": view.of_stage(expert)}
+    parameters, values = _all_parameters(view)
     if schedule.weight_versions is not None:
         values["versions"] = float(schedule.weight_versions(plan.estimate.plan.pipeline_parallel, view.stage))
     text = f"(versions - 1) * {weight_bytes_per_parameter(plan.inputs)} * {parameters}"
