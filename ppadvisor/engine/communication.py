@@ -15,10 +15,6 @@ from ppadvisor.engine.compute import Pass
 from ppadvisor.engine.inputs import FloatArray, PlanInputs
 from ppadvisor.specs.model import LayerKind
 
-NODE_BANDWIDTH_EXPONENT = 0.8
-"""r ranks of a node that belong to one data-parallel group share r NICs; r^0.8 of one NIC's rate is what they get
-(BLOOM's and vTrain's data-parallel times; 1 would be perfect sharing)."""
-
 
 @dataclass(frozen=True)
 class Links:
@@ -172,10 +168,11 @@ def boundaries_between_nodes(inputs: PlanInputs) -> FloatArray:
 
 
 def group_bandwidth(inputs: PlanInputs, ranks: FloatArray, stride: FloatArray) -> FloatArray:
-    """Bandwidth of a ring over `ranks` ranks that stand `stride` apart."""
+    """Bandwidth of a ring over `ranks` ranks that stand `stride` apart; inside a node they share their NICs."""
     links, node = Links.of(inputs), inputs.problem.cluster.gpus_per_node
     inside = np.clip(node / stride, 1.0, ranks)
-    across = np.minimum(links.intra, links.inter * inside**NODE_BANDWIDTH_EXPONENT)
+    shared = inside**inputs.problem.assumptions.nic_sharing_exponent.value
+    across = np.minimum(links.intra, links.inter * shared)
     return np.where(ranks * stride <= node, links.intra, across)
 
 

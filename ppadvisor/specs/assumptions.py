@@ -57,6 +57,14 @@ class Assumptions:
     inter_node_efficiency: Assumption = Assumption(
         0.80, 0.50, 0.96, "fraction of bandwidth", "85-96 of 100 GB/s over 4 HDR links (NVIDIA/nccl-tests issue 119)"
     )
+    nic_sharing_exponent: Assumption = Assumption(
+        0.8,
+        0.6,
+        1.0,
+        "exponent",
+        "r ranks of a node in one ring get r^x of one NIC's rate, 1 is perfect sharing; 0.8 suits BLOOM's and vTrain's "
+        "data-parallel times",
+    )
     collective_latency_s: Assumption = Assumption(
         20e-6, 5e-6, 50e-6, "s", "start of a collective inside a node (nccl-tests, small messages)"
     )
@@ -133,7 +141,7 @@ LARGEST = 1e15
 
 def _check(name: str, value: float, unit: str) -> None:
     """InputError for a value that the quantity cannot have; not a number is none of them."""
-    largest = 1.0 if unit.startswith("fraction") else LARGEST
+    largest = 1.0 if unit.startswith(("fraction", "exponent")) else LARGEST
     # the fullest rank has the mean at least, and what runs at no rate at all never ends
     least = 1.0 if unit == "ratio" else 0.0
     if not least <= value <= largest or (value == 0 and "efficiency" in name):
