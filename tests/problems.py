@@ -14,7 +14,8 @@ from ppadvisor.search.space import divisors
 from ppadvisor.specs.assumptions import Assumptions
 from ppadvisor.specs.cluster import ClusterSpec, GpuSpec
 from ppadvisor.specs.model import MlaSpec, ModelSpec, MoeSpec
-from ppadvisor.specs.plan import RECOMPUTE, PlanSpec, PlanTable
+from ppadvisor.specs.plan import PlanSpec, PlanTable
+from ppadvisor.specs.recomputation import FULL, NONE, SELECTIVE, Recomputation, parse_recomputation
 from ppadvisor.specs.training import TrainingSpec
 
 SIZES: dict[str, Any] = {
@@ -61,6 +62,25 @@ FRAMEWORKS = ("megatron", "generic")
 """Those that tests of the engine and of the search go through."""
 SCHEDULES = ("naive", "gpipe", "1f1b")
 """Those of random plans: one chunk a rank, any p and m (naive: m = 1)."""
+
+
+RECOMPUTATIONS = (
+    NONE,
+    SELECTIVE,
+    FULL,
+    *map(
+        parse_recomputation,
+        (
+            "full:block:1",
+            "full:block:3",
+            "full:uniform:2",
+            "selective:mlp+moe",
+            "selective:core_attn+shared_experts+moe_act+layernorm+mla_up_proj",
+            "selective:layernorm+activation+dropout",
+        ),
+    ),
+)
+"""Those of random plans."""
 
 
 def plain_schedules(of: Problem) -> tuple[str, ...]:
@@ -160,18 +180,21 @@ def table_of(plans: Sequence[PlanSpec]) -> PlanTable:
     """The plans as the rows of one table, equal splits and schedules shared."""
     schedules = sorted({one.schedule for one in plans})
     splits = sorted({one.layers_per_stage for one in plans})
+    choices = list(dict.fromkeys(one.recomputation for one in plans))
     columns = {
-        name: np.array([_number(one, name, schedules, splits) for one in plans], dtype=np.int64)
+        name: np.array([_number(one, name, schedules, splits, choices) for one in plans], dtype=np.int64)
         for name in PlanTable.column_names()
     }
-    return PlanTable(**columns, schedule_names=tuple(schedules), splits=tuple(splits))
+    return PlanTable(**columns, schedule_names=tuple(schedules), splits=tuple(splits), recomputations=tuple(choices))
 
 
-def _number(one: PlanSpec, column: str, schedules: list[str], splits: list[tuple[int, ...]]) -> int:
+def _number(
+    one: PlanSpec, column: str, schedules: list[str], splits: list[tuple[int, ...]], choices: list[Recomputation]
+) -> int:
     if column == "schedule":
         return schedules.index(one.schedule)
     if column == "recompute":
-        return RECOMPUTE.index(one.recompute)
+        return choices.index(one.recomputation)
     if column == "split":
         return splits.index(one.layers_per_stage)
     return int(getattr(one, column))
@@ -204,7 +227,7 @@ def _random_plan(of: Problem, rng: random.Random) -> PlanSpec:
         micro_batch_size=b,
         num_microbatches=batch // (d * b),
         schedule=schedule,
-        recompute=rng.choice(RECOMPUTE),
+        **PlanSpec.recomputation_fields(rng.choice(RECOMPUTATIONS)),
         optimizer_sharding=rng.choice(of.framework.optimizer_sharding),
     )
 

@@ -119,7 +119,7 @@ PIN_INPUTS = (
     Input("--micro-batch", COUNT, "Micro-batch size b.", "micro_batch_size"),
     Input("--microbatches", COUNT, "Micro-batches m of a step.", "num_microbatches"),
     Input("--schedule", NAME, "Order of work.", "schedule"),
-    Input("--recompute", NAME, "none, selective, full.", "recompute"),
+    Input("--recompute", NAME, "none, selective, full, full:block:4, selective:mlp+moe_act.", "recompute"),
     Input("--zero", Quantity("ZeRO stage", parse_from_zero), "ZeRO stage 0 to 3.", "optimizer_sharding"),
 )
 

@@ -85,18 +85,19 @@ def _check_names(given: Values) -> None:
     """A name that nobody knows is wrong whatever the point: InputError before the first one is asked."""
     from ppadvisor import frameworks, schedules
     from ppadvisor.specs.load import load_cluster, load_gpu, load_model
-    from ppadvisor.specs.plan import RECOMPUTE
+    from ppadvisor.specs.recomputation import parse_recomputation
     from ppadvisor.specs.training import OPTIMIZERS
 
     loaders: dict[str, Callable[[str], object]] = {"model": load_model, "gpu": load_gpu, "cluster": load_cluster}
     for option, load in loaders.items():
         for name in given.get(option, ()):
             load(name)
+    for choice in given.get("recompute", ()):
+        parse_recomputation(choice, flag_of("recompute"))
     known: dict[str, Collection[str]] = {
         "framework": frameworks.FRAMEWORKS,
         "optimizer": OPTIMIZERS,
         "schedule": schedules.SCHEDULES,
-        "recompute": RECOMPUTE,
     }
     for option, names in known.items():
         for name in given.get(option, ()):

@@ -44,7 +44,7 @@ def gemm_s(inputs: PlanInputs, m: FloatArray, n: FloatArray, k: FloatArray, coun
     return count * np.maximum(flops_s, bytes_s) + assumed.gemm_launch_s.value
 
 
-def _bytes_s(inputs: PlanInputs, moved: FloatArray) -> FloatArray:
+def moved_s(inputs: PlanInputs, moved: FloatArray) -> FloatArray:
     """Seconds to move bytes through the GPU's memory."""
     gpu, assumed = inputs.problem.cluster.gpu, inputs.problem.assumptions
     return moved / (gpu.hbm_bandwidth_bytes_per_s * assumed.hbm_efficiency.value)
@@ -97,8 +97,20 @@ def attention_core(inputs: PlanInputs, kind: LayerKind) -> Pass:
     scores = inputs.tokens * seq * heads / plans.tensor_parallel
     dropout = 5 if training.dropout else 0
     # bytes per score: softmax reads and writes 16 bit, mask and dropout kernels theirs
-    forward = products + _bytes_s(inputs, (6 + dropout) * scores)
-    return Pass(forward, 2 * products + _bytes_s(inputs, (8 + dropout) * scores))
+    forward = products + moved_s(inputs, (6 + dropout) * scores)
+    return Pass(forward, 2 * products + moved_s(inputs, (8 + dropout) * scores))
+
+
+def activation_bytes(inputs: PlanInputs, kind: LayerKind) -> FloatArray:
+    """Bytes that the activation of a layer's feed-forward reads and writes, forward, (plans,)."""
+    model, t = inputs.problem.model, inputs.plans.tensor_parallel
+    inner = 6 if model.gated_mlp else 4
+    if not kind.moe or model.moe is None:
+        return np.asarray(inner * model.ffn_hidden_size * inputs.tokens / t)
+    shared = model.moe.num_shared_experts * (model.moe.shared_expert_ffn_hidden_size or 0)
+    return np.asarray(
+        inner * (model.moe.moe_ffn_hidden_size * model.moe.experts_per_token + shared) * inputs.tokens / t
+    )
 
 
 def elementwise_compute(inputs: PlanInputs, kind: LayerKind) -> Pass:
@@ -106,20 +118,16 @@ def elementwise_compute(inputs: PlanInputs, kind: LayerKind) -> Pass:
     problem, plans = inputs.problem, inputs.plans
     model, training = problem.model, problem.training
     residual = (22 if training.dropout else 18) * model.hidden_size * inputs.tokens / inputs.sequence_ways
-    inner = 6 if model.gated_mlp else 4
+    width = activation_bytes(inputs, kind)
     if kind.moe and model.moe:
-        dispatched = inputs.tokens * model.moe.experts_per_token / plans.tensor_parallel
         # permutation writes and reads every dispatched token twice on either side of the experts
-        width = inner * model.moe.moe_ffn_hidden_size * dispatched + 8 * model.hidden_size * dispatched
-        shared = model.moe.num_shared_experts * (model.moe.shared_expert_ffn_hidden_size or 0)
-        width = width + inner * shared * inputs.tokens / plans.tensor_parallel
-    else:
-        width = inner * model.ffn_hidden_size * inputs.tokens / plans.tensor_parallel
+        dispatched = inputs.tokens * model.moe.experts_per_token / plans.tensor_parallel
+        width = width + 8 * model.hidden_size * dispatched
     rotary = np.zeros(len(plans))
     if model.positional_embedding == "rope":
         heads = model.num_attention_heads + model.num_query_groups
         rotary = 8 * heads * model.head_dim * inputs.tokens / plans.tensor_parallel
-    forward = _bytes_s(inputs, residual + width + rotary)
+    forward = moved_s(inputs, residual + width + rotary)
     return Pass(forward, ELEMENTWISE_BACKWARD * forward)
 
 
@@ -149,12 +157,12 @@ def head_compute(inputs: PlanInputs) -> Pass:
     hidden = np.full(len(inputs.plans), float(problem.model.hidden_size))
     ones = np.ones(len(inputs.plans))
     logits = inputs.tokens * columns
-    forward = gemm_s(inputs, inputs.tokens, columns, hidden, ones) + _bytes_s(
+    forward = gemm_s(inputs, inputs.tokens, columns, hidden, ones) + moved_s(
         inputs, loss.traffic_forward_bytes * logits
     )
     weight_grad = gemm_s(inputs, hidden, columns, inputs.tokens, ones)
     backward = gemm_s(inputs, inputs.tokens, hidden, columns, ones) + weight_grad
-    backward = backward + _bytes_s(inputs, loss.traffic_backward_bytes * logits)
+    backward = backward + moved_s(inputs, loss.traffic_backward_bytes * logits)
     mtp = problem.model.mtp_num_layers
     forward, backward, weight_grad = ((1 + mtp) * seconds for seconds in (forward, backward, weight_grad))
     for weight in mtp_weights(problem.model):
@@ -170,5 +178,5 @@ def embedding_compute(inputs: PlanInputs) -> Pass:
     problem = inputs.problem
     rows = 2 * problem.training.activation_bytes * problem.model.hidden_size * inputs.tokens
     table = problem.training.weight_bytes * problem.model.hidden_size * inputs.vocab_size / inputs.plans.tensor_parallel
-    backward = _bytes_s(inputs, rows + 3 * table)
-    return Pass(_bytes_s(inputs, rows), backward, backward)
+    backward = moved_s(inputs, rows + 3 * table)
+    return Pass(moved_s(inputs, rows), backward, backward)

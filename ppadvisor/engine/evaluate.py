@@ -9,12 +9,13 @@ from numpy.typing import NDArray
 
 from ppadvisor import schedules
 from ppadvisor.engine.communication import handoffs, tensor_parallel_bytes
-from ppadvisor.engine.flops import megatron_flops_per_token, recomputed_flops_per_token
+from ppadvisor.engine.flops import megatron_flops_per_token
 from ppadvisor.engine.inputs import FloatArray, PlanInputs
 from ppadvisor.engine.memory import memory_table
 from ppadvisor.engine.memory_axes import MOMENTS
 from ppadvisor.engine.pipeline import Pipeline, pipeline_of, timed_pipeline
 from ppadvisor.engine.problem import Problem
+from ppadvisor.engine.repeated import repeated_flops_per_token
 from ppadvisor.engine.results import PlanEstimate, PlanMemory, PlanTime, StageMemory, StageTime, Verdict
 from ppadvisor.engine.step_time import StepTimes, pipeline_s, stage_times, step_times, totals_of
 from ppadvisor.specs.plan import PlanSpec, PlanTable
@@ -174,7 +175,7 @@ def _plan_time(pipeline: Pipeline, step: StepTimes, idle: FloatArray) -> PlanTim
     step_s = float(step.step[0])
     terms = {name: float(values[0]) for name, values in step.terms.items()}
     mfu = flops / (num_gpus * problem.peak_flops_per_s * step_s)
-    repeated = recomputed_flops_per_token(problem.model, training.sequence_length, plan.recompute) / per_token
+    repeated = repeated_flops_per_token(inputs) / per_token
     p, m, v = plan.pipeline_parallel, plan.num_microbatches, plan.virtual_stages
     bubble = float(step.bubble_fraction[0])
     layers = problem.model.num_layers / p

@@ -28,9 +28,10 @@ from ppadvisor.engine.explained import (
     Worked,
 )
 from ppadvisor.engine.expressions import Formula, evaluate, ratio
-from ppadvisor.engine.memory_activations import saved_per_layer, waiting_per_layer
+from ppadvisor.engine.memory_activations import waiting_per_layer
 from ppadvisor.engine.parameters import layer_weights
 from ppadvisor.engine.problem import Problem
+from ppadvisor.engine.recomputation import drops, saved_per_layer
 from ppadvisor.engine.results import PlanEstimate
 from ppadvisor.frameworks.profile import Spread, Tensor
 from ppadvisor.specs.model import LayerKind
@@ -145,12 +146,12 @@ def _weights(view: PlanView, kind: LayerKind) -> Iterable[LayerWeight]:
 
 def _tensors(view: PlanView, kind: LayerKind) -> Iterable[LayerTensor]:
     """What the layer keeps, with what recomputation spares it."""
-    problem, recompute = view.problem, view.estimate.plan.recompute
-    if recompute == "full":
+    problem, choice = view.problem, view.estimate.plan.recomputation
+    if choice.kind == "full":
         checkpoint = Tensor("layer input (checkpoint)", view.element * problem.model.hidden_size, Spread.SEQUENCE)
         yield _tensor(view, checkpoint, kept=True)
     for tensor in problem.framework.saved_tensors(problem.model, problem.training, kind):
-        kept = recompute == "none" or (recompute == "selective" and not tensor.selective)
+        kept = choice.kind != "full" and not drops(choice, tensor)
         explained = _tensor(view, tensor, kept=kept)
         if explained.bytes:
             yield explained

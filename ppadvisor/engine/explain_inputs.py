@@ -15,6 +15,7 @@ from ppadvisor.engine.inputs import FloatArray, PlanInputs, layout_of
 from ppadvisor.engine.partition import Placement
 from ppadvisor.engine.pipeline import Pipeline, pipeline_of
 from ppadvisor.engine.problem import Problem
+from ppadvisor.engine.repeated import repeating_share
 from ppadvisor.engine.results import PlanEstimate
 from ppadvisor.engine.step_time import StageTimes, layer_passes
 from ppadvisor.frameworks.profile import Spread, Tensor
@@ -116,6 +117,11 @@ class PlanView:
     def layers_of_kind(self) -> FloatArray:
         """Layers of each kind in the model, (kinds,); of two copies one, since a micro-batch passes one."""
         return np.asarray(self.inputs.stages.layers[0].sum(axis=0) / self.inputs.copies[0])
+
+    def recomputed_of_kind(self) -> FloatArray:
+        """Layers of each kind that repeat work in their backward, (kinds,)."""
+        held = self.inputs.stages.chunk_layers[0] * repeating_share(self.inputs)[0][:, :, None]
+        return np.asarray(held.sum(axis=(0, 1)) / self.inputs.copies[0])
 
     def layers(
         self, counts: FloatArray, name: str, per_kind: FloatArray, *, count: str = "n"

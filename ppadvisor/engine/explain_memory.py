@@ -9,10 +9,10 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ppadvisor.engine.explain_stage import StageView
+from ppadvisor.engine.explain_stage import StageView, Worded
 from ppadvisor.engine.expressions import Formula
 from ppadvisor.engine.memory import communicator_groups
-from ppadvisor.engine.memory_activations import receive_buffers, saved_per_layer, waiting_per_layer
+from ppadvisor.engine.memory_activations import receive_buffers, waiting_per_layer
 from ppadvisor.engine.memory_states import (
     autograd_gradients_alive,
     distinct_matrix_parameters,
@@ -23,7 +23,9 @@ from ppadvisor.engine.memory_states import (
     weight_bytes_per_parameter,
     whole_gradients_bytes,
 )
+from ppadvisor.engine.recomputation import group_layers, layer_input_bytes, repeated_halves, saved_per_layer
 from ppadvisor.specs.assumptions import Assumption
+from ppadvisor.specs.recomputation import FULL
 
 ZERO = "Rajbhandari et al. 2020 (ZeRO), arXiv 1910.02054"
 KORTHIKANTI = "Korthikanti et al. 2022, arXiv 2205.05198"
@@ -122,12 +124,26 @@ def _weight_gradient_buffers(view: StageView) -> Formula:
 
 
 def _saved_activations(view: StageView) -> Formula:
-    text, values = view.stash(lambda chunk: chunk.alive, "k", "S", saved_per_layer(view.plan.inputs))
+    choice = view.plan.estimate.plan.recomputation
+    if choice.kind == "full" and choice != FULL:
+        text, values = _partly_recomputed(view)
+    else:
+        text, values = view.stash(lambda chunk: chunk.alive, "k", "S", saved_per_layer(view.plan.inputs))
     source = (
         f"S: table of tensors, after {KORTHIKANTI}, section 4.1; k: {view.plan.schedule.title}, "
         f"{view.plan.schedule.source}"
     )
     return view.plan.formula(text or "k * n * S", source, values, alive=bool(text))
+
+
+def _partly_recomputed(view: StageView) -> Worded:
+    """Layer inputs of what is recomputed, and all that the other layers save: `ki * I + kw * n * A`."""
+    inputs = view.plan.inputs
+    kept = {f"ki{chunk.number}": chunk.alive * chunk.kept_inputs for chunk in view.chunks}
+    text = f"({' + '.join(kept)}) * I" if len(kept) > 1 else f"{next(iter(kept))} * I"
+    whole, values = view.stash(lambda chunk: chunk.alive * chunk.whole_share, "kw", "A", view.whole_layers)
+    values |= {**kept, "I": float(layer_input_bytes(inputs)[0])}
+    return (f"{text} + {whole}" if whole else text), values
 
 
 def _waiting_activations(view: StageView) -> Formula:
@@ -173,13 +189,19 @@ def _embedding_activations(view: StageView) -> Formula:
 
 
 def _recomputed_layer(view: StageView) -> Formula:
-    saved = saved_per_layer(view.plan.inputs)
-    kind = view.largest_kind(view.whole_layers - saved)
-    whole, kept = view.plan.symbol("A", kind), view.plan.symbol("S", kind)
-    values = {whole: float(view.whole_layers[0, kind]), kept: float(saved[0, kind])}
-    alive = view.memory.moment == "layer_backward" and values[whole] > values[kept]
+    inputs, choice = view.plan.inputs, view.plan.estimate.plan.recomputation
     source = f"the layer in work, its forward repeated; Chen et al. 2016, arXiv 1604.06174; {KORTHIKANTI}, section 5"
-    return view.plan.formula(f"{whole} - {kept}", source, values, alive=alive)
+    at_work = view.memory.moment == "layer_backward"
+    if choice.kind != "full":
+        halves = repeated_halves(inputs, choice)
+        kind = view.largest_kind(np.maximum(*halves))
+        values = {"Q_f": float(halves[0][0, kind]), "Q_a": float(halves[1][0, kind])}
+        return view.plan.formula("max(Q_f, Q_a)", source, values, alive=at_work and max(values.values()) > 0)
+    kind = view.largest_kind(view.whole_layers)
+    whole, group = view.plan.symbol("A", kind), view.of_stage(group_layers(inputs))
+    text = f"{whole} - I" if group == 1 else f"g * {whole} - I"
+    values = {whole: float(view.whole_layers[0, kind]), "I": float(layer_input_bytes(inputs)[0]), "g": group}
+    return view.plan.formula(text, source, values, alive=at_work and group > 0)
 
 
 def _layer_backward_work(view: StageView) -> Formula:

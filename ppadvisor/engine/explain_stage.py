@@ -8,8 +8,9 @@ from functools import cached_property
 
 from ppadvisor.engine.explain_inputs import PlanView
 from ppadvisor.engine.inputs import FloatArray
-from ppadvisor.engine.memory_activations import in_flight_at, layer_saved
+from ppadvisor.engine.memory_activations import in_flight_at
 from ppadvisor.engine.memory_axes import MOMENTS
+from ppadvisor.engine.recomputation import kept_inputs, layer_saved, recomputed_share
 from ppadvisor.engine.results import StageMemory
 
 Worded = tuple[str, dict[str, float]]
@@ -34,6 +35,10 @@ class ChunkView:
     embedding: float
     """1, or the share of the embedding where that is spread."""
     head: float
+    kept_inputs: float
+    """Layer inputs that it keeps for one micro-batch, where whole layers are recomputed."""
+    whole_share: float
+    """Of its layers, those that keep all they save."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +59,7 @@ class StageView:
         moment = MOMENTS.index(self.memory.moment)
         alive = in_flight_at(inputs)[0, self.stage, :, moment]
         waiting = inputs.chunks_waiting[0, self.stage] if inputs.chunks_waiting is not None else 0.0 * alive
+        kept, share = kept_inputs(inputs)[0, self.stage], recomputed_share(inputs)[0, self.stage]
         return tuple(
             ChunkView(
                 index,
@@ -64,6 +70,8 @@ class StageView:
                 float(waiting[index]) if self.in_pipeline else 0.0,
                 float(inputs.stages.chunk_embedding[0, self.stage, index]),
                 float(inputs.stages.chunk_head[0, self.stage, index]),
+                float(kept[index]),
+                1.0 - float(share[index]),
             )
             for index, stage in enumerate(held)
         )
@@ -107,7 +115,7 @@ class StageView:
     @cached_property
     def whole_layers(self) -> FloatArray:
         """What one layer of each kind keeps without recomputation, (plans, kinds)."""
-        return layer_saved(self.plan.inputs, recompute="none")
+        return layer_saved(self.plan.inputs)
 
     def kept(self, chunks: Iterable[ChunkView]) -> Worded:
         """Micro-batches in flight on some of the chunks: `k`, or `(k0 + k1)`; "" where there are none."""

@@ -27,6 +27,7 @@ SYMBOLS: dict[str, str] = {
     "gpus": "GPUs of the cluster",
     **SCHEDULE_SYMBOLS,
     "L": "layers of the model, those of multi-token prediction included where they work too",
+    "L_r": "layers that repeat work in their backward",
     "h": "hidden size",
     "V": "vocabulary as the trainer stores it, padded",
     "T": "tokens of a micro-batch on one context-parallel rank, s b / c",
@@ -47,6 +48,12 @@ SYMBOLS: dict[str, str] = {
     "k_head": "micro-batches of them whose loss is computed",
     "w_head": "micro-batches that wait for the weight gradient of the head (a share of it where that is spread)",
     "S": "bytes that one layer keeps for one micro-batch",
+    "I": "bytes of a layer's input, kept where the layer is recomputed, one micro-batch",
+    "ki": "micro-batches in flight times the layer inputs that are kept for each",
+    "kw": "micro-batches in flight times the share of the layers that keep all they save",
+    "g": "layers recomputed in one go",
+    "Q_f": "bytes of a layer's feed-forward that are made again",
+    "Q_a": "bytes of a layer's attention that are made again",
     "w": "micro-batches at that moment whose input gradient is done and whose weight gradient is not",
     "S_w": "bytes that one layer holds for one of those",
     "A": "bytes that one layer keeps for one micro-batch without recomputation",
@@ -86,7 +93,7 @@ SYMBOLS: dict[str, str] = {
 """Every symbol of a formula. A symbol of one kind of layer among several carries its number, from 1: S1, S2. Where a
 rank holds several chunks, k, w and n carry the number of the chunk, from 0: k0, n0; with several kinds n0_1, n0_2."""
 
-CHUNK_SYMBOLS = ("k", "w", "n")
+CHUNK_SYMBOLS = ("k", "w", "n", "ki", "kw")
 """Those that a chunk has for itself."""
 
 _NUMBERED = re.compile(rf"(?P<name>{'|'.join(CHUNK_SYMBOLS)})(?P<chunk>\d+)(?:_(?P<kind>\d+))?")

@@ -22,6 +22,7 @@ from ppadvisor.engine.communication import (
 from ppadvisor.engine.compute import embedding_compute, head_compute
 from ppadvisor.engine.explain_inputs import PlanView
 from ppadvisor.engine.expressions import Formula
+from ppadvisor.engine.inputs import FloatArray
 from ppadvisor.engine.memory_states import (
     gradient_bytes_per_parameter,
     main_gradient_bytes_per_parameter,
@@ -54,10 +55,13 @@ def _bandwidth(view: PlanView, span: int) -> float:
     return float(links.for_span(np.array([float(span)]), node)[0])
 
 
-def _per_layer(view: PlanView, symbol: str, part: str) -> tuple[str, dict[str, float]]:
-    """`L * C` over the kinds of layer of the whole model, from the passes of one layer."""
+def _per_layer(
+    view: PlanView, symbol: str, part: str, layers: FloatArray | None = None
+) -> tuple[str, dict[str, float]]:
+    """`L * C` over the kinds of layer of the whole model, from the passes of one layer; `L_r` of some of its layers."""
     seconds = [float((passes[part].forward + passes[part].backward)[0]) for passes in view.passes]
-    return view.layers(view.layers_of_kind(), symbol, np.array(seconds), count="L")
+    count = "L" if layers is None else "L_r"
+    return view.layers(view.layers_of_kind() if layers is None else layers, symbol, np.array(seconds), count=count)
 
 
 def _compute(view: PlanView) -> Formula:
@@ -69,11 +73,12 @@ def _compute(view: PlanView) -> Formula:
 
 
 def _recompute(view: PlanView) -> Formula:
-    text, values = _per_layer(view, "R", "recompute")
-    what = {"none": "nothing", "selective": "the attention core", "full": "a layer's whole forward"}
-    recompute = view.estimate.plan.recompute
-    source = f"recompute {recompute} repeats {what[recompute]}; Korthikanti et al. 2022, arXiv 2205.05198, section 5"
-    return view.formula(f"m * {text} / p", source, values, alive=recompute != "none")
+    text, values = _per_layer(view, "R", "recompute", view.recomputed_of_kind())
+    choice = view.estimate.plan.recomputation
+    whole = "a layer's whole forward" if choice.kind == "full" else "nothing"
+    what = "the forward of " + ", ".join(choice.modules) if choice.modules else whole
+    source = f"recompute {choice.text} repeats {what}; Korthikanti et al. 2022, arXiv 2205.05198, section 5"
+    return view.formula(f"m * {text} / p", source, values, alive=choice.kind != "none")
 
 
 def _tensor_parallel(view: PlanView) -> Formula:

@@ -1,4 +1,4 @@
-"""Model FLOPs of one step as Megatron-LM counts them; what recomputation repeats is counted apart."""
+"""Model FLOPs of one step as Megatron-LM counts them."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ def megatron_flops_per_token(model: ModelSpec, sequence_length: int, vocab_size:
     if model.moe:
         shared = model.moe.num_shared_experts * (model.moe.shared_expert_ffn_hidden_size or 0)
         feed_forward += num_moe * gate * (model.moe.moe_ffn_hidden_size * model.moe.experts_per_token + shared)
-    projections, core = _attention(model)
+    projections, _ = _attention(model)
     layers = model.num_layers + mtp
     linear = h * feed_forward + layers * projections + mtp * (3 * h + 2 * h * h) + h * vocab_size * (1 + mtp)
-    return 6 * linear + 6 * seq * layers * core
+    return 6 * linear + attention_core_flops_per_token(model, seq)
 
 
 def _attention(model: ModelSpec) -> tuple[float, float]:
@@ -51,14 +51,6 @@ def head_in_layers(model: ModelSpec, sequence_length: int) -> float:
     return (whole - layers) / (layers / (model.num_layers + model.mtp_num_layers))
 
 
-def recomputed_flops_per_token(model: ModelSpec, sequence_length: int, recompute: str) -> float:
-    """FLOPs that recomputation repeats for one token: the layers' forward (full), the attention core (selective).
-
-    The forward is a third of forward and backward together; the head is never recomputed.
-    """
-    core = 6.0 * sequence_length * (model.num_layers + model.mtp_num_layers) * _attention(model)[1]
-    if recompute == "none":
-        return 0.0
-    if recompute == "selective":
-        return core / 3
-    return megatron_flops_per_token(model, sequence_length, 0) / 3
+def attention_core_flops_per_token(model: ModelSpec, sequence_length: int) -> float:
+    """FLOPs of scores and values of all layers for one token, forward and backward: 6 s L' C of the count above."""
+    return 6.0 * sequence_length * (model.num_layers + model.mtp_num_layers) * _attention(model)[1]

@@ -40,7 +40,7 @@ from ppadvisor.engine.memory_states import (
     weights_bytes,
     whole_gradients_bytes,
 )
-from ppadvisor.specs.plan import RECOMPUTE
+from ppadvisor.engine.recomputation import recomputed_share
 
 TERMS: tuple[tuple[str, Callable[[PlanInputs], FloatArray]], ...] = (
     ("weights", weights_bytes),
@@ -116,7 +116,7 @@ def _dispatched_bytes(inputs: PlanInputs) -> FloatArray:
     problem = inputs.problem
     if problem.model.moe is None:
         return np.zeros(inputs.stages.count.shape)
-    kept = inputs.plans.recompute != RECOMPUTE.index("full")
+    kept = 1.0 - recomputed_share(inputs)
     per_kind = []
     for kind in inputs.kinds:
         tensors = problem.framework.saved_tensors(problem.model, problem.training, kind)
@@ -125,9 +125,11 @@ def _dispatched_bytes(inputs: PlanInputs) -> FloatArray:
     one = np.stack(per_kind, axis=-1)
     # under full recomputation only the layer in work holds its dispatched tokens
     of_chunk = inputs.per_chunk(one)
-    stash = np.where(kept[:, None], (of_chunk * inputs.chunk_in_flight).sum(axis=2), inputs.largest_layer(one))
+    in_work = np.where(inputs.plans.recomputed_fully()[:, None], inputs.largest_layer(one), 0.0)
+    stash = (kept * of_chunk * inputs.chunk_in_flight).sum(axis=2) + in_work
     # what waits for its weight gradient is whole, recomputed where it had to be
-    return stash if inputs.chunks_waiting is None else stash + (of_chunk * inputs.chunks_waiting).sum(axis=2)
+    waiting = 0.0 if inputs.chunks_waiting is None else (of_chunk * inputs.chunks_waiting).sum(axis=2)
+    return np.asarray(stash + waiting)
 
 
 def communicator_groups(inputs: PlanInputs) -> FloatArray:

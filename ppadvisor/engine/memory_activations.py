@@ -6,28 +6,8 @@ import numpy as np
 
 from ppadvisor.engine.inputs import FloatArray, PlanInputs
 from ppadvisor.engine.memory_axes import STASH_AT, at_moments, by_chunk, by_plan, by_stage
+from ppadvisor.engine.recomputation import repeated_at_once, saved_per_chunk
 from ppadvisor.frameworks.profile import Tensor
-from ppadvisor.specs.plan import RECOMPUTE
-
-
-def layer_saved(inputs: PlanInputs, *, recompute: str) -> FloatArray:
-    """Bytes that one layer of each kind keeps for one micro-batch under a recomputation, (plans, kinds)."""
-    problem = inputs.problem
-    if recompute == "full":
-        # the layer's input: divided only by sequence parallelism
-        checkpoint = problem.training.activation_bytes * problem.model.hidden_size
-        one = checkpoint * inputs.tokens / inputs.sequence_ways
-        return np.repeat(one[:, None], len(inputs.kinds), axis=1)
-    tensors = [problem.framework.saved_tensors(problem.model, problem.training, kind) for kind in inputs.kinds]
-    if recompute == "selective":
-        tensors = [tuple(t for t in of_kind if not t.selective) for of_kind in tensors]
-    return np.stack([inputs.tensor_bytes(of_kind) for of_kind in tensors], axis=-1)
-
-
-def saved_per_layer(inputs: PlanInputs) -> FloatArray:
-    """Bytes one layer of each kind keeps for one micro-batch under the plan's recomputation, (plans, kinds)."""
-    choices = [layer_saved(inputs, recompute=name) for name in RECOMPUTE]
-    return np.asarray(np.choose(inputs.plans.recompute[:, None], choices))
 
 
 def in_flight_at(inputs: PlanInputs) -> FloatArray:
@@ -42,7 +22,7 @@ def in_flight_at(inputs: PlanInputs) -> FloatArray:
 
 def saved_activations_bytes(inputs: PlanInputs) -> FloatArray:
     """What the layers of the stage keep, times the micro-batches in flight there."""
-    return by_chunk(inputs.per_chunk(saved_per_layer(inputs))) * in_flight_at(inputs)
+    return by_chunk(saved_per_chunk(inputs)) * in_flight_at(inputs)
 
 
 def waiting_per_layer(inputs: PlanInputs) -> FloatArray:
@@ -97,10 +77,11 @@ def embedding_activations_bytes(inputs: PlanInputs) -> FloatArray:
 
 
 def recomputed_layer_bytes(inputs: PlanInputs) -> FloatArray:
-    """The layer in work under recomputation: what it keeps once its forward has been repeated."""
-    whole = layer_saved(inputs, recompute="none")
-    missing = np.maximum(whole - saved_per_layer(inputs), 0.0)
-    return by_stage(inputs.largest_layer(missing)) * at_moments(layer_backward=1)
+    """The layer in work under recomputation: what it keeps once its forward has been repeated.
+
+    Of selective recomputation the larger half: the feed-forward's is freed before attention's is made.
+    """
+    return by_stage(repeated_at_once(inputs)) * at_moments(layer_backward=1)
 
 
 def layer_backward_work_bytes(inputs: PlanInputs) -> FloatArray:

@@ -11,9 +11,10 @@ import numpy as np
 from ppadvisor import schedules
 from ppadvisor.engine.communication import handoffs
 from ppadvisor.engine.inputs import FloatArray, PlanInputs, layout_of
-from ppadvisor.engine.memory_activations import saved_per_layer, waiting_per_layer
+from ppadvisor.engine.memory_activations import waiting_per_layer
 from ppadvisor.engine.partition import stage_ranks
 from ppadvisor.engine.problem import Problem
+from ppadvisor.engine.recomputation import saved_per_chunk
 from ppadvisor.engine.stash import held_at_peak
 from ppadvisor.engine.step_time import StageTimes, pipeline_s, stage_times, totals_of
 from ppadvisor.engine.tables import table_of
@@ -123,7 +124,7 @@ def _in_flight(timed: Pipeline, orders: Sequence[RankOrder]) -> tuple[FloatArray
     if timed.schedule.asynchronous:
         # a step begins with what the last one left: the order, which begins empty, may hold less
         return inputs.chunk_in_flight, np.zeros_like(inputs.chunk_in_flight)
-    saved = inputs.per_chunk(saved_per_layer(inputs))[0]
+    saved = saved_per_chunk(inputs)[0]
     waiting = inputs.per_chunk(waiting_per_layer(inputs))[0]
     # a rank without layers still holds something for each micro-batch: ties go to the first most
     alive, later = held_at_peak(orders, saved + 1.0, waiting + 1.0)

@@ -20,13 +20,14 @@ from ppadvisor.engine.communication import (
     tensor_parallel_pass,
     tied_embedding_s,
 )
-from ppadvisor.engine.compute import Pass, attention_core, embedding_compute, head_compute, layer_compute
+from ppadvisor.engine.compute import Pass, embedding_compute, head_compute, layer_compute
 from ppadvisor.engine.inputs import FloatArray, PlanInputs
 from ppadvisor.engine.memory_states import (
     gradient_bytes_per_parameter,
     main_gradient_bytes_per_parameter,
     optimizer_bytes_per_parameter,
 )
+from ppadvisor.engine.repeated import repeated_s, repeating_share
 from ppadvisor.schedules.base import ChunkTotals
 from ppadvisor.specs.model import LayerKind
 
@@ -59,11 +60,7 @@ def layer_passes(inputs: PlanInputs, kind: LayerKind) -> dict[str, Pass]:
         "context_parallel": context_parallel_pass(inputs),
         "expert_parallel": expert_parallel_pass(inputs, kind),
     }
-    # full recomputation repeats the whole forward with its traffic, selective the attention core
-    whole = sum((part.forward for part in parts.values()), np.zeros(len(inputs.plans)))
-    core = attention_core(inputs, kind).forward
-    repeated = np.choose(inputs.plans.recompute, [np.zeros_like(whole), core, whole])
-    return parts | {"recompute": Pass(np.zeros_like(whole), repeated)}
+    return parts | {"recompute": Pass(np.zeros(len(inputs.plans)), repeated_s(inputs, kind, parts))}
 
 
 def stage_times(inputs: PlanInputs) -> StageTimes:
@@ -76,6 +73,8 @@ def stage_times(inputs: PlanInputs) -> StageTimes:
     for part in WORK_PARTS:
         part_forward = inputs.per_chunk(np.stack([passes[part].forward for passes in per_kind], axis=-1))
         part_backward = inputs.per_chunk(np.stack([passes[part].backward for passes in per_kind], axis=-1))
+        if part == "recompute":
+            part_backward = part_backward * repeating_share(inputs)
         if part == "compute":
             for end, where in ends:
                 part_forward = part_forward + end.forward[:, None, None] * where

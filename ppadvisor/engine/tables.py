@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from ppadvisor import schedules
 from ppadvisor.engine.inputs import layout_of
 from ppadvisor.engine.partition import Split
 from ppadvisor.errors import InputError
-from ppadvisor.specs.plan import RECOMPUTE, PlanSpec, PlanTable
+from ppadvisor.specs.plan import PlanSpec, PlanTable
 
 
 def layers_of_ranks(schedule: str, split: Split, virtual_stages: int) -> Split:
@@ -21,13 +23,16 @@ def layers_of_ranks(schedule: str, split: Split, virtual_stages: int) -> Split:
 def plan_of(plans: PlanTable, row: int) -> PlanSpec:
     """One row, as people read it."""
     special = ("schedule", "recompute", "split")
-    sizes = {name: int(getattr(plans, name)[row]) for name in PlanTable.column_names() if name not in special}
+    sizes: dict[str, Any] = {
+        name: int(getattr(plans, name)[row]) for name in PlanTable.column_names() if name not in special
+    }
     schedule, split = plans.schedule_names[int(plans.schedule[row])], plans.splits[int(plans.split[row])]
+    recomputation: dict[str, Any] = PlanSpec.recomputation_fields(plans.recomputations[int(plans.recompute[row])])
     return PlanSpec(
         **sizes,
+        **recomputation,
         schedule=schedule,
         microbatch_group_size=_group_size(schedule, sizes),
-        recompute=RECOMPUTE[int(plans.recompute[row])],
         layers_per_stage=layers_of_ranks(schedule, split, sizes["virtual_stages"]),
         layers_per_chunk=split,
     )
@@ -52,6 +57,7 @@ def table_of(plan: PlanSpec) -> PlanTable:
     ranks = layers_of_ranks(plan.schedule, plan.layers_per_chunk, plan.virtual_stages)
     if ranks != plan.layers_per_stage:
         raise InputError(f"layers_per_stage: got {plan.layers_per_stage}, but layers_per_chunk make {ranks}")
-    value = plan.model_dump() | {"schedule": 0, "recompute": RECOMPUTE.index(plan.recompute), "split": 0}
+    value = plan.model_dump() | {"schedule": 0, "recompute": 0, "split": 0}
     columns = {name: np.array([value[name]], dtype=np.int64) for name in PlanTable.column_names()}
-    return PlanTable(**columns, schedule_names=(plan.schedule,), splits=(plan.layers_per_chunk,))
+    names, splits = (plan.schedule,), (plan.layers_per_chunk,)
+    return PlanTable(**columns, schedule_names=names, splits=splits, recomputations=(plan.recomputation,))

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from ppadvisor import schedules
-from ppadvisor.engine.memory_activations import saved_per_layer, waiting_per_layer
+from ppadvisor.engine.memory_activations import waiting_per_layer
 from ppadvisor.engine.pipeline import MOST_ACTIONS, pipeline_of
 from ppadvisor.engine.problem import Problem
+from ppadvisor.engine.recomputation import saved_per_chunk
 from ppadvisor.errors import InputError
 from ppadvisor.schedules.base import FloatArray, IntArray, Kind, RankOrder, Schedule
 from ppadvisor.schedules.replay import IDLE_CAUSES, Replay, replay
@@ -151,7 +152,8 @@ def timeline_of_plan(problem: Problem, plan: PlanSpec) -> Timeline:
     if orders is None or result is None:
         raise InputError(f"a timeline of so many actions is too large for a plan; allowed: {MOST_ACTIONS:,}")
     placement = pipeline.schedule.placement(plan.pipeline_parallel, plan.virtual_stages)
-    saved, waiting = (pipeline.inputs.per_chunk(of(pipeline.inputs))[0] for of in (saved_per_layer, waiting_per_layer))
+    saved = saved_per_chunk(pipeline.inputs)[0]
+    waiting = pipeline.inputs.per_chunk(waiting_per_layer(pipeline.inputs))[0]
     ranks = rank_timelines(orders, placement, result, saved, waiting)
     return _timeline(pipeline.schedule, plan.num_microbatches, plan.virtual_stages, result, ranks, plan=plan)
 

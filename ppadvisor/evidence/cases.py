@@ -157,8 +157,6 @@ def _plan(record: Record, trainer: Trainer, filling: _Filling) -> PlanSpec:
     batch = record.training.global_batch_size
     m = given.num_microbatches or (batch and batch // (b * d)) or filling.of("plan.num_microbatches", None, p)
     sharding = _sharding(record, trainer, filling)
-    if given.recompute_modules is not None:
-        filling.taken.append(f"plan.recompute_modules = the attention core (for {', '.join(given.recompute_modules)})")
     if record.model.moe is not None:
         filling.taken.append("expert_tensor_parallel = 1")
     chunks = _layers_per_chunk(record, schedule, v, filling)
@@ -174,6 +172,9 @@ def _plan(record: Record, trainer: Trainer, filling: _Filling) -> PlanSpec:
         "num_microbatches": m,
         "schedule": schedule,
         "recompute": filling.of("plan.recompute", given.recompute, "none"),
+        "recompute_modules": given.recompute_modules,
+        "recompute_method": given.recompute_method,
+        "recompute_num_layers": given.recompute_num_layers,
         "optimizer_sharding": sharding,
         "layers_per_stage": layers_of_ranks(schedule, chunks, v),
         "layers_per_chunk": chunks,

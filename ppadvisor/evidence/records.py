@@ -18,7 +18,7 @@ from ppadvisor.specs.base import NonNegativeInt, PositiveFloat, PositiveInt, Spe
 from ppadvisor.specs.cluster import Precision
 from ppadvisor.specs.files import read_text
 from ppadvisor.specs.model import Normalization, PositionalEmbedding
-from ppadvisor.specs.plan import Recompute
+from ppadvisor.specs.recomputation import Recompute, RecomputeMethod
 from ppadvisor.specs.training import Attention, GradientPrecision
 from ppadvisor.specs.validation import describe_problem
 
@@ -140,6 +140,8 @@ class RecordPlan(Spec):
     schedule: str | None = None
     recompute: Recompute | None = None
     recompute_modules: Texts | None = None
+    recompute_method: RecomputeMethod | None = None
+    recompute_num_layers: PositiveInt | None = None
     sequence_parallel: bool | None = None
     layers_per_stage: tuple[NonNegativeInt, ...] | None = None
     """Transformer layers of each rank, all its chunks together."""

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from ppadvisor.specs.model import LayerKind, ModelSpec
 from ppadvisor.specs.plan import PlanSpec, PlanTable
+from ppadvisor.specs.recomputation import METHODS, MODULES, RecomputeMethod
 from ppadvisor.specs.training import GradientPrecision, Loss, TrainingSpec
 
 BoolArray = NDArray[np.bool_]
@@ -50,8 +51,10 @@ class Tensor:
     bytes_per_token: float
     spread: Spread
     when: When = When.ALWAYS
-    selective: bool = False
-    """Dropped and recomputed under selective recomputation (the attention core)."""
+    modules: tuple[str, ...] = ()
+    """Selective recomputation of any of these drops it."""
+    attention_share: float = 0.0
+    """Of it, what belongs to attention; the rest is the feed-forward's, whose backward comes first."""
 
 
 @dataclass(frozen=True)
@@ -112,6 +115,10 @@ class FrameworkProfile:
     """The fp32 copy of 16-bit gradients lives from the optimizer's step to the next forward only (else for good)."""
     accumulates_whole_gradients: bool = False
     """From ZeRO-2 on gradients are reduced once a step, so that with several micro-batches they are whole till then."""
+    recompute_modules: tuple[str, ...] = MODULES
+    """What selective recomputation can drop."""
+    recompute_methods: tuple[RecomputeMethod, ...] = METHODS
+    """How full recomputation can be limited to some layers or groups of them."""
     keeps_all_receive_buffers: bool = False
     """A receive buffer for each of the m micro-batches and each neighbour, kept for good (torch's engine)."""
 

@@ -6,8 +6,11 @@ Bytes per token in 16 bit: Korthikanti et al. 2022 (arXiv 2205.05198, section 4.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ppadvisor.frameworks.profile import LossProfile, Spread, Tensor, When
 from ppadvisor.specs.model import LayerKind, MlaSpec, ModelSpec, MoeSpec
+from ppadvisor.specs.recomputation import CORE_ATTENTION
 from ppadvisor.specs.training import Loss, TrainingSpec
 
 LOSSES: dict[Loss, LossProfile] = {
@@ -30,16 +33,21 @@ LOSSES: dict[Loss, LossProfile] = {
 }
 
 
+ATTENTION_NORM, FEED_FORWARD_NORM = "norm output before attention", "norm output before the feed-forward"
+
+
 def norm_tensors(model: ModelSpec, element: int) -> list[Tensor]:
     """Inputs of the norms (the residual stream) and their outputs (inputs of the linears behind them)."""
     h = model.hidden_size
     statistics = 8 if model.normalization == "layernorm" else 4
     inputs = 1 if model.parallel_block else 2
     tensors = [
-        Tensor("norm inputs", inputs * element * h, Spread.SEQUENCE),
-        Tensor("norm outputs", min(model.norms_per_layer, 2) * element * h, Spread.SEQUENCE),
-        Tensor("norm statistics", statistics * model.norms_per_layer, Spread.SEQUENCE),
+        Tensor("norm inputs", inputs * element * h, Spread.SEQUENCE, attention_share=0.5),
+        Tensor(ATTENTION_NORM, element * h, Spread.SEQUENCE, modules=("layernorm",), attention_share=1.0),
+        Tensor("norm statistics", statistics * model.norms_per_layer, Spread.SEQUENCE, attention_share=0.5),
     ]
+    if model.norms_per_layer > 1:
+        tensors.append(Tensor(FEED_FORWARD_NORM, element * h, Spread.SEQUENCE, modules=("layernorm",)))
     if model.norms_per_layer > 2:
         # Post-norms keep their own input, the output of attention or feed-forward.
         tensors.append(Tensor("post-norm inputs", (model.norms_per_layer - 2) * element * h, Spread.SEQUENCE))
@@ -52,62 +60,90 @@ def attention_tensors(model: ModelSpec, training: TrainingSpec, element: int) ->
         return [*_mla_tensors(model, model.mla, element), *_core_tensors(model, training, element)]
     width, kv_width = model.num_attention_heads * model.head_dim, model.num_query_groups * model.head_dim
     tensors = [
-        Tensor("q, k, v", element * (width + 2 * kv_width), Spread.TENSOR),
-        Tensor("attention output", element * width, Spread.TENSOR),
+        Tensor("q, k, v", element * (width + 2 * kv_width), Spread.TENSOR, attention_share=1.0),
+        Tensor("attention output", element * width, Spread.TENSOR, attention_share=1.0),
     ]
     if model.qk_norm != "none":
         # q and k before their norm are kept beside q and k after it.
-        tensors.append(Tensor("q, k before their norm", element * (width + kv_width), Spread.TENSOR))
+        size = element * (width + kv_width)
+        tensors.append(Tensor("q, k before their norm", size, Spread.TENSOR, attention_share=1.0))
     return [*tensors, *_core_tensors(model, training, element)]
 
 
 def _mla_tensors(model: ModelSpec, mla: MlaSpec, element: int) -> list[Tensor]:
     """DeepSeek-V2 (arXiv 2405.04434) section 2.1: latents, the expanded q, k, v, the attention output."""
     a, qk = model.num_attention_heads, mla.qk_nope_head_dim + mla.qk_rope_head_dim
-    latents = 2 * (mla.q_lora_rank or 0) + (mla.kv_lora_rank + mla.qk_rope_head_dim) + mla.kv_lora_rank
+    normed = (mla.q_lora_rank or 0) + mla.kv_lora_rank
     return [
-        Tensor("latents and their norms", element * latents, Spread.SEQUENCE),
-        Tensor("q, k, v", element * a * (2 * qk + mla.v_head_dim), Spread.TENSOR),
-        Tensor("attention output", element * a * mla.v_head_dim, Spread.TENSOR),
+        Tensor("latents", element * (normed + mla.qk_rope_head_dim), Spread.SEQUENCE, attention_share=1.0),
+        Tensor("normed latents", element * normed, Spread.SEQUENCE, modules=("mla_up_proj",), attention_share=1.0),
+        Tensor(
+            "q, k, v",
+            element * a * (2 * qk + mla.v_head_dim),
+            Spread.TENSOR,
+            modules=("mla_up_proj",),
+            attention_share=1.0,
+        ),
+        Tensor("attention output", element * a * mla.v_head_dim, Spread.TENSOR, attention_share=1.0),
     ]
 
 
 def _core_tensors(model: ModelSpec, training: TrainingSpec, element: int) -> list[Tensor]:
     a = model.num_attention_heads
     if training.attention == "flash":
-        return [Tensor("softmax statistics", 4 * a, Spread.TENSOR, selective=True)]
+        return [Tensor("softmax statistics", 4 * a, Spread.TENSOR, modules=CORE_ATTENTION, attention_share=1.0)]
     # Probabilities; with dropout also their dropped-out copy and a one-byte mask: 5 a s per token in 16 bit.
     per_score = (2 * element + 1) if training.dropout else element
-    return [Tensor("attention probabilities", per_score * a, Spread.SCORES, selective=True)]
+    name = "attention probabilities"
+    return [Tensor(name, per_score * a, Spread.SCORES, modules=CORE_ATTENTION, attention_share=1.0)]
 
 
 def dropout_tensors(model: ModelSpec, training: TrainingSpec) -> list[Tensor]:
     """One-byte masks behind attention and feed-forward."""
-    return [Tensor("dropout masks", 2 * model.hidden_size, Spread.SEQUENCE)] if training.dropout else []
+    if not training.dropout:
+        return []
+    size = 2 * model.hidden_size
+    return [Tensor("dropout masks", size, Spread.SEQUENCE, modules=("dropout",), attention_share=0.5)]
+
+
+def _inner_tensors(
+    model: ModelSpec, width: int, element: int, gated_copies: int, spread: Spread, modules: tuple[str, ...]
+) -> list[Tensor]:
+    """First product and activation output of a feed-forward of `width`, one or many experts.
+
+    `gated_copies`: tensors of the inner width that a gated feed-forward keeps (3 with a fused
+    activation: gate, up, product; 4 in plain torch: also the activated gate). `modules`: those that drop both, and the
+    one that drops only what the activation makes.
+    """
+    products = 2 if model.gated_mlp else 1
+    activated = (gated_copies if model.gated_mlp else 2) - products
+    part = "expert" if spread is Spread.EXPERT_INNER else "feed-forward"
+    return [
+        Tensor(f"{part} first product", products * element * width, spread, modules=modules[:-1]),
+        Tensor(f"{part} activation", activated * element * width, spread, modules=modules),
+    ]
 
 
 def mlp_tensors(model: ModelSpec, width: int, element: int, gated_copies: int) -> list[Tensor]:
-    """Inner tensors of a feed-forward of `width`: first product and activation output.
-
-    `gated_copies`: tensors of the inner width that a gated feed-forward keeps (3 with a fused
-    activation: gate, up, product; 4 in plain torch: also the activated gate).
-    """
-    copies = gated_copies if model.gated_mlp else 2
-    return [Tensor("feed-forward inner", copies * element * width, Spread.TENSOR)]
+    """Inner tensors of a dense feed-forward of `width`."""
+    return _inner_tensors(model, width, element, gated_copies, Spread.TENSOR, ("mlp", "activation"))
 
 
 def moe_tensors(model: ModelSpec, moe: MoeSpec, element: int, gated_copies: int) -> list[Tensor]:
     """Dispatched tokens, inner tensors of the routed and shared experts, the router."""
-    copies = gated_copies if model.gated_mlp else 2
+    inner = moe.moe_ffn_hidden_size
     tensors = [
-        Tensor("expert input", element * model.hidden_size, Spread.EXPERT_TOKENS),
-        Tensor("expert inner", copies * element * moe.moe_ffn_hidden_size, Spread.EXPERT_INNER),
+        Tensor("expert input", element * model.hidden_size, Spread.EXPERT_TOKENS, modules=("moe",)),
+        *_inner_tensors(model, inner, element, gated_copies, Spread.EXPERT_INNER, ("moe", "moe_act")),
         # fp32 logits, probabilities and their gradients' copies, and the routing map
-        Tensor("router", 16 * moe.num_experts, Spread.SEQUENCE),
+        Tensor("router", 16 * moe.num_experts, Spread.SEQUENCE, modules=("moe",)),
     ]
     if moe.num_shared_experts and moe.shared_expert_ffn_hidden_size:
         width = moe.num_shared_experts * moe.shared_expert_ffn_hidden_size
-        tensors += mlp_tensors(model, width, element, gated_copies)
+        shared = _inner_tensors(
+            model, width, element, gated_copies, Spread.TENSOR, ("moe", "shared_experts", "activation")
+        )
+        tensors += [replace(tensor, name=f"shared {tensor.name}") for tensor in shared]
     return tensors
 
 

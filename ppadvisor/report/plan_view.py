@@ -81,6 +81,7 @@ def plan_rows(estimates: tuple[PlanEstimate, ...]) -> list[dict[str, Any]]:
     rows = []
     for rank, estimate in enumerate(estimates, 1):
         values = {**dict(estimate.plan), **dict(estimate.memory), **dict(estimate.time)}
+        values["recompute"] = estimate.plan.recomputation.text
         rows.append({"rank": rank, **{key: values[key] for key in keys}})
     return rows
 

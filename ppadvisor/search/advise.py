@@ -44,7 +44,8 @@ def short_plan(plan: PlanSpec) -> str:
     words = [f"{name}={value}" for name, value, always in sizes if always or value > 1]
     if plan.microbatch_group_size is not None:
         words.append(f"N={plan.microbatch_group_size}")
-    return " ".join([*words, plan.schedule, *([] if plan.recompute == "none" else [f"recompute {plan.recompute}"])])
+    recompute = [] if plan.recompute == "none" else [f"recompute {plan.recomputation.text}"]
+    return " ".join([*words, plan.schedule, *recompute])
 
 
 def why_first(

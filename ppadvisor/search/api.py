@@ -98,6 +98,6 @@ def echo(problem: Problem, pins: Pins, ranked: Ranked, margin: float) -> Problem
         margin_fraction=margin,
         pins={name: list(values) for name, values in pins.given().items()},
         searched=ranked.space.searched,
-        num_combinations=len(ranked.space.plans) + ranked.space.rejected.total(),
+        num_combinations=ranked.space.num_combinations,
         assumptions=tuple(AssumptionUsed(name=f.name, **vars(getattr(assumed, f.name))) for f in fields(assumed)),
     )

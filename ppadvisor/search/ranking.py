@@ -13,9 +13,11 @@ from ppadvisor.engine.problem import Problem
 from ppadvisor.engine.results import Rejection, Verdict
 from ppadvisor.errors import unknown_name
 from ppadvisor.search.constraints import legal_plans
+from ppadvisor.search.fewest_layers import SOME_LAYERS, Found, joined, with_fewest_layers
 from ppadvisor.search.pins import Pins
 from ppadvisor.search.space import Space, build_space
-from ppadvisor.specs.plan import RECOMPUTE, PlanTable
+from ppadvisor.specs.plan import PlanTable
+from ppadvisor.specs.recomputation import NONE
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -53,8 +55,9 @@ def moving_parts(plans: PlanTable) -> IntArray:
     count = np.zeros(len(plans), dtype=np.int64)
     for size in sizes:
         count += size > 1
+    recomputes = np.array([choice != NONE for choice in plans.recomputations], dtype=np.int64)
     uneven = np.array([len(set(split)) > 1 for split in plans.splits], dtype=np.int64)
-    return count + (plans.recompute > RECOMPUTE.index("none")) + uneven[plans.split]
+    return count + recomputes[plans.recompute] + uneven[plans.split]
 
 
 def rank(problem: Problem, pins: Pins, *, margin: float, sort: str = "step_time_s") -> Ranked:
@@ -67,6 +70,11 @@ def rank(problem: Problem, pins: Pins, *, margin: float, sort: str = "step_time_
     space = build_space(problem, pins)
     plans, counts, examples = legal_plans(problem, space.plans)
     estimates = evaluate(problem, plans, margin=margin)
+    between = None if pins.recompute else with_fewest_layers(problem, plans, estimates, margin=margin)
+    if between is not None:
+        space = space.extended(len(between.plans), "recompute", SOME_LAYERS)
+        every = joined([Found(plans, estimates), between])
+        plans, estimates = every.plans, every.estimates
     fitting = np.flatnonzero(estimates.verdict == VERDICTS.index("fits"))
     first_key = as_printed(getattr(estimates, sort))
     keys = [first_key, as_printed(estimates.step_time_s), estimates.peak_bytes, moving_parts(plans)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,8 @@ from ppadvisor.engine.partition import Split, candidate_splits
 from ppadvisor.engine.problem import Problem
 from ppadvisor.errors import InputError
 from ppadvisor.search.pins import Pins, check_pins
-from ppadvisor.specs.plan import RECOMPUTE, IntArray, PlanTable
+from ppadvisor.specs.plan import IntArray, PlanTable
+from ppadvisor.specs.recomputation import RECOMPUTE, parse_recomputation
 
 MIN_TOKENS_PER_CONTEXT_RANK = 1024
 """Context parallelism is not searched beyond this many tokens of a sequence on a rank; a pin may."""
@@ -47,6 +48,17 @@ class Space:
     rejected: Counter[str]
     searched: dict[str, list[int] | list[str]]
     """Values of each quantity that occur in `plans`."""
+    more: int = 0
+    """Plans that the search added to them."""
+
+    @property
+    def num_combinations(self) -> int:
+        """All that was looked at."""
+        return len(self.plans) + self.rejected.total() + self.more
+
+    def extended(self, number: int, name: str, value: str) -> Space:
+        """The same with so many plans that the search added, which have a value of their own of a quantity."""
+        return replace(self, more=self.more + number, searched=self.searched | {name: [*self.searched[name], value]})
 
 
 @dataclass(frozen=True)
@@ -160,16 +172,16 @@ def _cross(problem: Problem, pins: Pins, base: IntArray) -> PlanTable:
     """The base rows times schedule and v, the splits of p v stages, recomputation and sharding."""
     names = pins.schedule or synchronous(problem.framework.schedules)
     splits: dict[Split, int] = {}
-    recompute = [RECOMPUTE.index(r) for r in RECOMPUTE if r in (pins.recompute or RECOMPUTE)]
+    choices = tuple(dict.fromkeys(parse_recomputation(r) for r in pins.recompute or RECOMPUTE))
     zero = list(pins.optimizer_sharding or (problem.framework.default_optimizer_sharding,))
     blocks = [np.zeros((0, len(BASE_COLUMNS) + len(INNER_COLUMNS)), dtype=np.int64)]
     for v, with_v in _schedules_by_v(problem, pins, names).items():
         outer = _with_splits(problem, base, v, splits)
-        inner = np.array([(s, v, r, z) for s in with_v for r in recompute for z in zero], dtype=np.int64)
+        inner = np.array([(s, v, r, z) for s in with_v for r in range(len(choices)) for z in zero], dtype=np.int64)
         blocks.append(np.hstack([np.repeat(outer, len(inner), axis=0), np.tile(inner, (len(outer), 1))]))
     rows = np.concatenate(blocks)
     columns = {name: rows[:, i] for i, name in enumerate((*BASE_COLUMNS, *INNER_COLUMNS))}
-    table = PlanTable(**columns, schedule_names=tuple(names), splits=tuple(splits))
+    table = PlanTable(**columns, schedule_names=tuple(names), splits=tuple(splits), recomputations=choices)
     return table.take(_sensible(table, pins))
 
 
@@ -234,7 +246,7 @@ def _searched(plans: PlanTable) -> dict[str, list[int] | list[str]]:
         if name == "schedule":
             values[name] = [plans.schedule_names[i] for i in found]
         elif name == "recompute":
-            values[name] = [str(RECOMPUTE[i]) for i in found]
+            values[name] = [plans.recomputations[i].text for i in found]
         else:
             values[name] = found
     return values

@@ -18,7 +18,6 @@ from ppadvisor.search.pins import Pins
 from ppadvisor.search.ranking import MEMORY_REASONS, Ranked, nearest_row, rank
 from ppadvisor.search.shortlist import best_estimates
 from ppadvisor.specs.base import PositiveInt
-from ppadvisor.specs.plan import Recompute
 from ppadvisor.specs.version import FORMAT_VERSION, MODEL_VERSION
 
 AxisValue = bool | int | float | str
@@ -57,7 +56,7 @@ class SweepRow(Result):
     micro_batch_size: PositiveInt | None = None
     num_microbatches: PositiveInt | None = None
     schedule: str | None = None
-    recompute: Recompute | None = None
+    recompute: str | None = None
     optimizer_sharding: int | None = None
     layers_per_stage: tuple[int, ...] | None = None
     step_time_s: float | None = None
@@ -108,6 +107,7 @@ def _answer(point: Point, margin: float) -> SweepRow:
         return _without_plan(point.values, rejection.code, rejection.message)
     known: dict[str, Any] = dict(estimate.plan) | dict(estimate.memory) | dict(estimate.time)
     found = {name: known[name] for name in SweepRow.model_fields if name in known}
+    found["recompute"] = estimate.plan.recomputation.text
     found["global_batch_size"] = problem.training.global_batch_size
     return SweepRow.model_validate({**point.values, **found, **_reason(estimate)})
 

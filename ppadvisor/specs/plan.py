@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
-from typing import Any, Literal
+from dataclasses import dataclass, fields, replace
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
 from ppadvisor.specs.base import Indices, NonNegativeInt, PositiveInt, Spec
+from ppadvisor.specs.recomputation import (
+    CORE_ATTENTION,
+    FULL,
+    MODULES,
+    SELECTIVE,
+    Recomputation,
+    Recompute,
+    RecomputeMethod,
+)
 
 IntArray = NDArray[np.int64]
-
-Recompute = Literal["none", "selective", "full"]
-RECOMPUTE: tuple[Recompute, ...] = ("none", "selective", "full")
 
 
 class PlanSpec(Spec):
@@ -33,6 +39,12 @@ class PlanSpec(Spec):
     microbatch_group_size: PositiveInt | None = None
     """N: micro-batches that an interleaved schedule passes through one chunk in turn, where it is not p."""
     recompute: Recompute
+    recompute_modules: Annotated[tuple[str, ...], Field(strict=False)] | None = None
+    """What `selective` drops, where it is not the attention core."""
+    recompute_method: RecomputeMethod | None = None
+    """Of `full`: uniform (every layer, in groups) or block (some layers of each chunk), where it is not every layer."""
+    recompute_num_layers: PositiveInt | None = None
+    """block: layers of each chunk that are recomputed; uniform: layers of a group."""
     optimizer_sharding: NonNegativeInt
     """ZeRO stage: 0 nothing, 1 optimizer states (Megatron's distributed optimizer), 2 and gradients, 3 and weights."""
     layers_per_stage: Indices
@@ -47,12 +59,47 @@ class PlanSpec(Spec):
             return {"layers_per_chunk": data.get("layers_per_stage"), **data}
         return data
 
+    @model_validator(mode="after")
+    def _recomputation_fits(self) -> PlanSpec:
+        if self.recompute_modules is not None:
+            unknown = [name for name in self.recompute_modules if name not in MODULES]
+            if unknown or not self.recompute_modules or self.recompute != "selective":
+                raise ValueError(
+                    f"recompute_modules: got {list(self.recompute_modules)}; goes with recompute selective alone, "
+                    f"allowed: {', '.join(MODULES)}"
+                )
+        given = (self.recompute_method is not None, self.recompute_num_layers is not None)
+        if any(given) and not (all(given) and self.recompute == "full"):
+            raise ValueError("recompute_method and recompute_num_layers go together, and with recompute full alone")
+        return self
+
+    @property
+    def recomputation(self) -> Recomputation:
+        """The choice as one value."""
+        if self.recompute == "selective":
+            return Recomputation("selective", self.recompute_modules or CORE_ATTENTION)
+        if self.recompute_method is None or self.recompute_num_layers is None:
+            return Recomputation(self.recompute)
+        return Recomputation(self.recompute, method=self.recompute_method, num_layers=self.recompute_num_layers)
+
+    @staticmethod
+    def recomputation_fields(choice: Recomputation) -> dict[str, Any]:
+        """The fields of a plan that say so; those that a plain choice leaves open are None."""
+        modules = choice.modules if choice.kind == "selective" and choice != SELECTIVE else None
+        layers = choice.kind == "full" and choice != FULL
+        return {
+            "recompute": choice.kind,
+            "recompute_modules": modules,
+            "recompute_method": choice.method if layers else None,
+            "recompute_num_layers": choice.num_layers if layers else None,
+        }
+
 
 @dataclass(frozen=True)
 class PlanTable:
     """Plans as rows: one int64 array a column, all of one length.
 
-    `schedule` indexes `schedule_names`, `recompute` indexes RECOMPUTE, `split` indexes `splits`
+    `schedule` indexes `schedule_names`, `recompute` indexes `recomputations`, `split` indexes `splits`
     (layers of each stage in model order, p v of them).
     """
 
@@ -71,15 +118,21 @@ class PlanTable:
     split: IntArray
     schedule_names: tuple[str, ...]
     splits: tuple[tuple[int, ...], ...]
+    recomputations: tuple[Recomputation, ...]
 
     def __len__(self) -> int:
         return len(self.pipeline_parallel)
 
     @staticmethod
     def column_names() -> tuple[str, ...]:
-        return tuple(f.name for f in fields(PlanTable) if f.name not in ("schedule_names", "splits"))
+        names = ("schedule_names", "splits", "recomputations")
+        return tuple(f.name for f in fields(PlanTable) if f.name not in names)
 
     def take(self, rows: IntArray | NDArray[np.bool_] | slice) -> PlanTable:
         """The table of some rows only (indices, a mask or a slice)."""
         columns = {name: getattr(self, name)[rows] for name in self.column_names()}
-        return PlanTable(**columns, schedule_names=self.schedule_names, splits=self.splits)
+        return replace(self, **columns)
+
+    def recomputed_fully(self) -> NDArray[np.bool_]:
+        """Rows in which whole layers are recomputed, all of them or some."""
+        return np.array([choice.kind == "full" for choice in self.recomputations])[self.recompute]

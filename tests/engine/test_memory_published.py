@@ -10,8 +10,9 @@ import pytest
 from ppadvisor.engine.evaluate import estimate_plan
 from ppadvisor.engine.inputs import PlanInputs
 from ppadvisor.engine.memory import memory_table
-from ppadvisor.engine.memory_activations import embedding_gradient_bytes, output_weight_gradient_bytes, saved_per_layer
+from ppadvisor.engine.memory_activations import embedding_gradient_bytes, output_weight_gradient_bytes
 from ppadvisor.engine.memory_states import main_gradients_bytes, weight_gradient_buffers_bytes
+from ppadvisor.engine.recomputation import saved_per_layer
 from ppadvisor.specs.load import load_model
 from ppadvisor.specs.model import ModelSpec
 from tests.engine.memory_cases import every_framework

@@ -114,6 +114,26 @@ CASES: dict[str, Case] = {
         data_parallel=32,
         recompute="full",
     ),
+    "some layers recomputed": _case(
+        "llama-3.1-405b",
+        H100,
+        {"sequence_length": 8192},
+        (7, *[8] * 14, 7),
+        tensor_parallel=8,
+        recompute="full",
+        recompute_method="block",
+        recompute_num_layers=3,
+    ),
+    "modules recomputed": _case(
+        "deepseek-v3",
+        B200,
+        {"sequence_length": 4096},
+        (7, *[8] * 6, 6),
+        expert_parallel=32,
+        data_parallel=32,
+        recompute="selective",
+        recompute_modules=("moe_act", "layernorm", "mla_up_proj"),
+    ),
     "windows, tied table, fused loss": _case(
         "gemma-2-9b", H100, {"sequence_length": 8192, "loss": "fused"}, (10, 11, 11, 10), tensor_parallel=2
     ),

@@ -15,6 +15,7 @@ from ppadvisor.schedules import SCHEDULES, get
 from ppadvisor.schedules.base import Schedule
 from ppadvisor.schedules.interleaved_1f1b import order_with_group
 from ppadvisor.specs.plan import PlanTable
+from ppadvisor.specs.recomputation import NONE
 from ppadvisor.specs.training import TrainingSpec
 from tests.problems import model
 
@@ -119,7 +120,7 @@ def refused_by_rules(name: str, p: int, m: int, v: int) -> bool:
     columns = {column: np.ones(1, dtype=np.int64) for column in PlanTable.column_names()}
     sizes = {"pipeline_parallel": p, "num_microbatches": m, "virtual_stages": v, "schedule": 0}
     columns |= {column: np.array([size]) for column, size in sizes.items()}
-    table = PlanTable(**columns, schedule_names=(name,), splits=((1,),))
+    table = PlanTable(**columns, schedule_names=(name,), splits=((1,),), recomputations=(NONE,))
     training = TrainingSpec(sequence_length=1024, global_batch_size=m)
     return any(bool(rule.violated(model(), training, table)[0]) for rule in RULES if rule.code in RULE_CODES)
 

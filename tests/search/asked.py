@@ -41,4 +41,5 @@ def ranked(name: str, framework: str) -> Ranked:
 
 def all_pinned(one: PlanSpec) -> Pins:
     """Every quantity pinned to what this plan has."""
-    return Pins(**{name: (getattr(one, name),) for name in Pins.__dataclass_fields__})
+    pins = Pins(**{name: (getattr(one, name),) for name in Pins.__dataclass_fields__})
+    return pins.with_values(recompute=(one.recomputation.text,))

@@ -40,4 +40,7 @@ PROFILE = FrameworkProfile(
     dummy_weight_gradients=False,
     frees_sent_outputs=False,
     keeps_autograd_gradients=True,
+    # Megatron-DeepSpeed's checkpoint_num_layers; no modules but the attention core of a Megatron layer
+    recompute_modules=("core_attn",),
+    recompute_methods=("uniform",),
 )

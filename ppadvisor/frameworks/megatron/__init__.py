@@ -5,11 +5,25 @@ Source: NVIDIA/Megatron-LM commit d98e8a64 (core 0.20.0 pre-release), files name
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ppadvisor.frameworks.megatron.rules import RULES
 from ppadvisor.frameworks.profile import FrameworkProfile, Spread, Tensor, When
-from ppadvisor.frameworks.tensors import LOSSES, backward_work, layer_tensors, output_gradients
+from ppadvisor.frameworks.tensors import (
+    ATTENTION_NORM,
+    FEED_FORWARD_NORM,
+    LOSSES,
+    backward_work,
+    layer_tensors,
+    output_gradients,
+)
 from ppadvisor.specs.model import LayerKind, ModelSpec
+from ppadvisor.specs.recomputation import CORE_ATTENTION
 from ppadvisor.specs.training import TrainingSpec
+
+
+def _copy(name: str, size: int, when: When) -> Tensor:
+    return Tensor(name, size, Spread.TENSOR, when, modules=CORE_ATTENTION, attention_share=1.0)
 
 
 def saved_tensors(model: ModelSpec, training: TrainingSpec, kind: LayerKind) -> tuple[Tensor, ...]:
@@ -23,16 +37,21 @@ def saved_tensors(model: ModelSpec, training: TrainingSpec, kind: LayerKind) -> 
             # FlashAttention writes [b, s, ..]; transposed back to [s, b, ..] the output is a second tensor. Both copies
             # are made inside the attention core, which selective recomputation repeats (attention.py,
             # _checkpointed_attention_forward); only what the output projection reads stays.
-            Tensor("attention output, transposed", element * width, Spread.TENSOR, When.MANY_SEQUENCES, selective=True),
-            Tensor(
-                "attention output before the exchange",
-                element * width,
-                Spread.TENSOR,
-                When.CONTEXT_PARALLEL,
-                selective=True,
-            ),
+            _copy("attention output, transposed", element * width, When.MANY_SEQUENCES),
+            _copy("attention output before the exchange", element * width, When.CONTEXT_PARALLEL),
         ]
-    return (*layer_tensors(model, training, kind, gated_copies=3), *extra)
+    norms = {ATTENTION_NORM: ("layernorm",) if model.mla else (), FEED_FORWARD_NORM: _second_norm(kind)}
+    shared = layer_tensors(model, training, kind, gated_copies=3)
+    return (*(replace(tensor, modules=norms.get(tensor.name, tensor.modules)) for tensor in shared), *extra)
+
+
+def _second_norm(kind: LayerKind) -> tuple[str, ...]:
+    """What drops the feed-forward's normed input.
+
+    Transformer Engine fuses a norm into the linear behind it, so that only the separate ones (in front of experts and
+    of MLA) can be recomputed by themselves (gpt_layer_specs.py, core 0.16.1, :248, :279, :291).
+    """
+    return ("layernorm",) if kind.moe else ("mlp",)
 
 
 def waiting_tensors(model: ModelSpec, training: TrainingSpec, kind: LayerKind) -> tuple[Tensor, ...]:
@@ -61,4 +80,6 @@ PROFILE = FrameworkProfile(
     dummy_weight_gradients=True,
     frees_sent_outputs=True,
     frees_main_gradients=True,
+    # transformer_config.py; a dense activation and dropout have no module there
+    recompute_modules=("core_attn", "mlp", "moe", "shared_experts", "moe_act", "layernorm", "mla_up_proj"),
 )

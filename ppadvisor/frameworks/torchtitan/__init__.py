@@ -50,4 +50,6 @@ PROFILE = FrameworkProfile(
     frees_sent_outputs=False,
     accumulates_whole_gradients=True,
     keeps_all_receive_buffers=True,
+    recompute_modules=("core_attn",),
+    recompute_methods=("block",),
 )

@@ -7,7 +7,7 @@ import numpy as np
 from ppadvisor.frameworks.profile import BoolArray, Rule
 from ppadvisor.frameworks.rules import COMMON_RULES
 from ppadvisor.specs.model import ModelSpec
-from ppadvisor.specs.plan import RECOMPUTE, PlanSpec, PlanTable
+from ppadvisor.specs.plan import PlanSpec, PlanTable
 from ppadvisor.specs.training import TrainingSpec
 
 ROUNDS = ("interleaved-1f1b", "interleaved-zero-bubble")
@@ -54,7 +54,7 @@ def _groups_message(model: ModelSpec, _: TrainingSpec, plan: PlanSpec) -> str:
 
 def _split_recompute(_: ModelSpec, __: TrainingSpec, plans: PlanTable) -> BoolArray:
     """Full recomputation under a split backward repeats a layer once for each of its parameter groups."""
-    return np.asarray(_runs(plans, SPLIT) & (plans.recompute == RECOMPUTE.index("full")))
+    return np.asarray(_runs(plans, SPLIT) & plans.recomputed_fully())
 
 
 def _split_recompute_message(_: ModelSpec, __: TrainingSpec, plan: PlanSpec) -> str:

@@ -1,0 +1,138 @@
+"""What recomputation leaves of a layer's activations, what it makes again, and what that costs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ppadvisor.engine.inputs import FloatArray, PlanInputs
+from ppadvisor.frameworks.profile import Tensor
+from ppadvisor.specs.recomputation import NONE, Recomputation
+
+IntArray = NDArray[np.int64]
+
+
+def rows_by_choice(inputs: PlanInputs) -> Iterator[tuple[Recomputation, IntArray]]:
+    """Each recomputation in the table with the rows that do it."""
+    for index, choice in enumerate(inputs.plans.recomputations):
+        rows = np.flatnonzero(inputs.plans.recompute == index)
+        if len(rows):
+            yield choice, rows
+
+
+def drops(choice: Recomputation, tensor: Tensor) -> bool:
+    """Whether selective recomputation makes the tensor again."""
+    return choice.kind == "selective" and not set(tensor.modules).isdisjoint(choice.modules)
+
+
+def layer_input_bytes(inputs: PlanInputs) -> FloatArray:
+    """The input of a layer, kept where its forward is repeated: divided only by sequence parallelism. (plans,)"""
+    problem = inputs.problem
+    return problem.training.activation_bytes * problem.model.hidden_size * inputs.tokens / inputs.sequence_ways
+
+
+def layer_saved(inputs: PlanInputs, choice: Recomputation = NONE) -> FloatArray:
+    """Bytes that one layer of each kind keeps for one micro-batch under a recomputation, (plans, kinds)."""
+    if choice.kind == "full":
+        return np.repeat(layer_input_bytes(inputs)[:, None], len(inputs.kinds), axis=1)
+    problem = inputs.problem
+    tensors = [problem.framework.saved_tensors(problem.model, problem.training, kind) for kind in inputs.kinds]
+    kept = [tuple(t for t in of_kind if not drops(choice, t)) for of_kind in tensors]
+    return np.stack([inputs.tensor_bytes(of_kind) for of_kind in kept], axis=-1)
+
+
+def saved_per_layer(inputs: PlanInputs) -> FloatArray:
+    """Bytes that a layer of each kind keeps for one micro-batch under the plan's recomputation, (plans, kinds).
+
+    Under full recomputation those of a layer that is recomputed.
+    """
+    saved = np.zeros((len(inputs.plans), len(inputs.kinds)))
+    made: dict[tuple[str, tuple[str, ...]], FloatArray] = {}
+    for choice, rows in rows_by_choice(inputs):
+        key = (choice.kind, choice.modules)
+        if key not in made:
+            made[key] = layer_saved(inputs, choice)
+        saved[rows] = made[key][rows]
+    return saved
+
+
+def _layers_and_period(inputs: PlanInputs) -> tuple[FloatArray, FloatArray]:
+    """(layers of each chunk that are recomputed; layers from one kept input to the next), (plans, stages, chunks).
+
+    Full recomputation by the method `block`: the first of each chunk (Megatron-LM core/transformer/
+    transformer_block.py, _checkpointed_forward: a block is one virtual chunk); `uniform`: all, an input a group.
+    """
+    held = inputs.stages.chunk_layers.sum(axis=3)
+    layers, period = np.zeros_like(held), np.ones_like(held)
+    for choice, rows in rows_by_choice(inputs):
+        if choice.kind != "full":
+            continue
+        if choice.method == "block":
+            layers[rows] = np.minimum(held[rows], choice.num_layers)
+        else:
+            layers[rows], period[rows] = held[rows], choice.num_layers
+    return layers, period
+
+
+def recomputed_share(inputs: PlanInputs) -> FloatArray:
+    """Of each chunk's layers, those whose whole forward is repeated, (plans, stages, chunks).
+
+    In a chunk with several kinds of layer every kind is taken to have the same share.
+    """
+    held = inputs.stages.chunk_layers.sum(axis=3)
+    return np.asarray(_layers_and_period(inputs)[0] / np.maximum(held, 1.0))
+
+
+def kept_inputs(inputs: PlanInputs) -> FloatArray:
+    """Layer inputs that a chunk keeps for one micro-batch instead of what its layers save, (plans, stages, chunks)."""
+    layers, period = _layers_and_period(inputs)
+    return np.ceil(layers / period)
+
+
+def saved_per_chunk(inputs: PlanInputs) -> FloatArray:
+    """Bytes that the layers of a chunk keep for one micro-batch, (plans, stages, chunks)."""
+    full = inputs.plans.recomputed_fully()
+    plain = inputs.per_chunk(saved_per_layer(inputs))
+    if not full.any():
+        return plain
+    whole = inputs.per_chunk(layer_saved(inputs)) * (1.0 - recomputed_share(inputs))
+    return np.where(full[:, None, None], whole + layer_input_bytes(inputs)[:, None, None] * kept_inputs(inputs), plain)
+
+
+def repeated_halves(inputs: PlanInputs, choice: Recomputation) -> tuple[FloatArray, FloatArray]:
+    """(feed-forward, attention) bytes of a layer that selective recomputation makes again, (plans, kinds) each."""
+    problem = inputs.problem
+    early: list[FloatArray] = []
+    late: list[FloatArray] = []
+    for kind in inputs.kinds:
+        tensors = problem.framework.saved_tensors(problem.model, problem.training, kind)
+        dropped = [t for t in tensors if drops(choice, t)]
+        each = [inputs.tensor_bytes((t,)) for t in dropped]
+        none = np.zeros(len(inputs.plans))
+        attention = sum((t.attention_share * size for t, size in zip(dropped, each, strict=True)), none)
+        early.append(sum(each, none) - attention)
+        late.append(attention)
+    return np.stack(early, axis=-1), np.stack(late, axis=-1)
+
+
+def group_layers(inputs: PlanInputs) -> FloatArray:
+    """Layers that are recomputed in one go, (plans, stages): the group of `uniform`, one of `block`."""
+    layers, period = _layers_and_period(inputs)
+    return np.asarray(np.minimum(layers, period).max(axis=2))
+
+
+def repeated_at_once(inputs: PlanInputs) -> FloatArray:
+    """Bytes that are made again and alive together in the backward of a layer, or group of layers, (plans, stages)."""
+    result = np.zeros(inputs.stages.count.shape)
+    full = inputs.plans.recomputed_fully()
+    if full.any():
+        group = inputs.largest_layer(layer_saved(inputs)) * group_layers(inputs)
+        kept = (layer_input_bytes(inputs)[:, None]) * (group_layers(inputs) > 0)
+        result = np.where(full[:, None], np.maximum(group - kept, 0.0), 0.0)
+    for choice, rows in rows_by_choice(inputs):
+        if choice.kind == "selective":
+            halves = np.maximum(*repeated_halves(inputs, choice))
+            result[rows] = inputs.largest_layer(halves)[rows]
+    return result

@@ -1,0 +1,97 @@
+"""What recomputation costs: the forward work that a layer repeats in its backward, in seconds and in FLOPs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from ppadvisor.engine.compute import Pass, activation_bytes, attention_core, linear_compute, moved_s
+from ppadvisor.engine.flops import attention_core_flops_per_token, megatron_flops_per_token
+from ppadvisor.engine.inputs import FloatArray, PlanInputs
+from ppadvisor.engine.parameters import Shard, Weight, layer_weights
+from ppadvisor.engine.recomputation import recomputed_share, rows_by_choice
+from ppadvisor.specs.model import LayerKind, ModelSpec
+
+LINEARS: dict[str, tuple[str, ...]] = {
+    "mlp": ("mlp_",),
+    "moe": ("experts_", "shared_experts_", "router"),
+    "shared_experts": ("shared_experts_",),
+    "mla_up_proj": ("query_up", "key_value_up"),
+}
+"""Module -> how the names of the linears begin that it repeats (an uncompressed query has no up-projection)."""
+
+
+def repeated_linears(model: ModelSpec, kind: LayerKind, modules: tuple[str, ...]) -> tuple[Weight, ...]:
+    """The matrices of a layer whose forward the modules repeat, each once."""
+    starts = tuple(start for module in modules for start in LINEARS.get(module, ()))
+    return tuple(w for w in layer_weights(model, kind) if w.is_matrix and starts and w.name.startswith(starts))
+
+
+def repeated_forward_s(
+    inputs: PlanInputs, kind: LayerKind, modules: tuple[str, ...], parts: Mapping[str, Pass]
+) -> FloatArray:
+    """Seconds of one layer's forward that selective recomputation of `modules` repeats, (plans,)."""
+    model = inputs.problem.model
+    seconds = np.zeros(len(inputs.plans))
+    if "core_attn" in modules:
+        seconds = seconds + attention_core(inputs, kind).forward
+    for weight in repeated_linears(model, kind, modules):
+        seconds = seconds + linear_compute(inputs, weight).forward
+    whole_half = "moe" if kind.moe else "mlp"
+    if whole_half in modules:
+        # its collectives are repeated too: the second pair of tensor parallelism, dispatch and combine
+        seconds = seconds + parts["tensor_parallel"].forward / 2 + parts["expert_parallel"].forward
+    if {whole_half, "moe_act" if kind.moe else "activation"}.intersection(modules):
+        seconds = seconds + moved_s(inputs, activation_bytes(inputs, kind))
+    residual = inputs.tokens * model.hidden_size / inputs.sequence_ways
+    if "layernorm" in modules:
+        seconds = seconds + moved_s(inputs, 4 * model.norms_per_layer * residual)
+    if "dropout" in modules and inputs.problem.training.dropout:
+        seconds = seconds + moved_s(inputs, 2 * 5 * residual)
+    return seconds
+
+
+def repeated_s(inputs: PlanInputs, kind: LayerKind, parts: Mapping[str, Pass]) -> FloatArray:
+    """Seconds that a recomputed layer of this kind repeats, (plans,): `parts` are its passes without it."""
+    whole = sum((part.forward for part in parts.values()), np.zeros(len(inputs.plans)))
+    repeated = np.zeros(len(inputs.plans))
+    for choice, rows in rows_by_choice(inputs):
+        if choice.kind == "full":
+            repeated[rows] = whole[rows]
+        elif choice.kind == "selective":
+            repeated[rows] = repeated_forward_s(inputs, kind, choice.modules, parts)[rows]
+    return repeated
+
+
+def repeating_share(inputs: PlanInputs) -> FloatArray:
+    """Of each chunk's layers, those that repeat `repeated_s`, (plans, stages, chunks): all, if not full by `block`."""
+    full = inputs.plans.recomputed_fully()
+    return np.where(full[:, None, None], recomputed_share(inputs), 1.0) if full.any() else np.ones((1, 1, 1))
+
+
+def repeated_flops_per_token(inputs: PlanInputs) -> float:
+    """FLOPs that the recomputation of the table's one plan repeats for one token; the head is never recomputed.
+
+    The forward is a third of forward and backward together, 2 FLOPs for a weight that a token meets.
+    """
+    model, seq = inputs.problem.model, inputs.problem.training.sequence_length
+    ((choice, _),) = rows_by_choice(inputs)
+    held = inputs.stages.chunk_layers[0]
+    if choice.kind == "full":
+        recomputed = (held.sum(axis=2) * recomputed_share(inputs)[0]).sum()
+        return megatron_flops_per_token(model, seq, 0) / 3 * float(recomputed / held.sum())
+    if choice.kind == "none":
+        return 0.0
+    core = attention_core_flops_per_token(model, seq) / 3 if "core_attn" in choice.modules else 0.0
+    layers = held.sum(axis=(0, 1)) / inputs.copies[0]
+    for count, kind in zip(layers, inputs.kinds, strict=True):
+        linears = repeated_linears(model, kind, choice.modules)
+        core += 2.0 * float(count) * sum(_met_by_a_token(model, weight) for weight in linears)
+    return core
+
+
+def _met_by_a_token(model: ModelSpec, weight: Weight) -> float:
+    if weight.shard is Shard.EXPERT and model.moe:
+        return weight.size * model.moe.experts_per_token / model.moe.num_experts
+    return float(weight.size)

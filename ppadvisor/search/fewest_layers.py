@@ -1,0 +1,163 @@
+"""Recomputation of some layers: where `none` does not fit and `full` does, the fewest layers that make a plan fit.
+
+The peak is a maximum of lines that fall with the number of recomputed layers, so the chord from `none` to `full` meets
+the limit at that number or a little above it; from there it is searched by halves.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ppadvisor.engine.evaluate import VERDICTS, EstimateTable, evaluate
+from ppadvisor.engine.problem import Problem
+from ppadvisor.specs.plan import IntArray, PlanTable
+from ppadvisor.specs.recomputation import FULL, NONE, Recomputation
+
+FloatArray = NDArray[np.float64]
+
+WORTH_TRYING = 200
+"""A plan whose time without recomputation is behind that of so many plans that fit cannot come to the top."""
+
+SOME_LAYERS = "full:block"
+"""What a report calls them all together."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """Plans with their estimates."""
+
+    plans: PlanTable
+    estimates: EstimateTable
+
+
+@dataclass(frozen=True)
+class _Bracket:
+    """For each plan a number of layers that does not fit, one that does, and how far both are from the limits."""
+
+    plans: PlanTable
+    """Whose recomputation is still open."""
+    low: IntArray
+    high: IntArray
+    lack: FloatArray
+    """(2, plans): bytes beyond the limits at `low`."""
+    room: FloatArray
+    """(2, plans): the same at `high`, below zero."""
+
+    def take(self, rows: IntArray | NDArray[np.bool_]) -> _Bracket:
+        return _Bracket(self.plans.take(rows), self.low[rows], self.high[rows], self.lack[:, rows], self.room[:, rows])
+
+    def guess(self, turn: int) -> IntArray:
+        """Along the chord, then one less than what fits, then half-way."""
+        if turn == 0:
+            share = np.maximum(self.lack, 0.0) / np.maximum(self.lack - self.room, 1.0)
+            tried = self.low + np.ceil(share.max(axis=0) * (self.high - self.low)).astype(np.int64)
+        else:
+            tried = self.high - 1 if turn == 1 else (self.low + self.high) // 2
+        return np.asarray(np.clip(tried, self.low + 1, self.high - 1))
+
+
+def with_fewest_layers(problem: Problem, plans: PlanTable, estimates: EstimateTable, *, margin: float) -> Found | None:
+    """Plans between `none` and `full`; None where the framework or the question has no such thing."""
+    if "block" not in problem.framework.recompute_methods or not {NONE, FULL} <= set(plans.recomputations):
+        return None
+    without, full = _pairs(plans, estimates)
+    limits = _limits(problem, margin)
+    held = _largest_chunk(problem, plans)[plans.split[without]]
+    lack, room = (_beyond(estimates, rows, limits) for rows in (without, full))
+    bracket = _Bracket(plans.take(without), np.zeros_like(held), held, lack, room)
+    found: list[Found] = []
+    turn = 0
+    while True:
+        bracket = bracket.take(bracket.high - bracket.low > 1)
+        if not len(bracket.low):
+            return _fewest(found) if found else None
+        layers = bracket.guess(turn)
+        tried = _with_layers(bracket.plans, layers)
+        guess = evaluate(problem, tried, margin=margin)
+        fits = guess.verdict == VERDICTS.index("fits")
+        if fits.any():
+            found.append(Found(tried.take(fits), _rows(guess, np.flatnonzero(fits))))
+        bracket = replace(bracket, low=np.where(fits, bracket.low, layers), high=np.where(fits, layers, bracket.high))
+        turn += 1
+
+
+def _limits(problem: Problem, margin: float) -> tuple[float, float]:
+    """What the middle and the conservative estimate may take, bytes."""
+    capacity = float(problem.cluster.gpu.memory_bytes)
+    return margin * capacity, capacity
+
+
+def _beyond(estimates: EstimateTable, rows: IntArray, limits: tuple[float, float]) -> FloatArray:
+    """Bytes beyond the limits, (2, rows); below zero where there is room."""
+    return np.stack([estimates.peak_bytes[rows] - limits[0], estimates.conservative_bytes[rows] - limits[1]])
+
+
+def _pairs(plans: PlanTable, estimates: EstimateTable) -> tuple[IntArray, IntArray]:
+    """Rows (without, full) that differ in recomputation alone, of which the first does not fit and the second does."""
+    fits = estimates.verdict == VERDICTS.index("fits")
+    times = np.sort(estimates.step_time_s[fits])
+    slowest = times[min(WORTH_TRYING, len(times)) - 1] if len(times) else np.inf
+    none, full = plans.recomputations.index(NONE), plans.recomputations.index(FULL)
+    without = np.flatnonzero((plans.recompute == none) & ~fits & (estimates.step_time_s < slowest))
+    fully = np.flatnonzero((plans.recompute == full) & fits)
+    if not len(fully):
+        return without[:0], fully
+    key = _key(plans)
+    fully = fully[np.argsort(key[fully])]
+    partner = fully[np.minimum(np.searchsorted(key[fully], key[without]), len(fully) - 1)]
+    same = key[partner] == key[without]
+    return without[same], partner[same]
+
+
+def _key(plans: PlanTable) -> IntArray:
+    """One number for all columns but the recomputation."""
+    key = np.zeros(len(plans), dtype=np.int64)
+    for name in PlanTable.column_names():
+        if name != "recompute":
+            values, inverse = np.unique(getattr(plans, name), return_inverse=True)
+            key = key * len(values) + inverse
+    return key
+
+
+def _largest_chunk(problem: Problem, plans: PlanTable) -> IntArray:
+    """Layers of the largest chunk of each split, those of multi-token prediction on the last one."""
+    more = problem.model.mtp_num_layers
+    return np.array([max(*split, split[-1] + more) for split in plans.splits], dtype=np.int64)
+
+
+def _with_layers(plans: PlanTable, layers: IntArray) -> PlanTable:
+    """These plans with so many layers of each chunk recomputed."""
+    numbers, index = np.unique(layers, return_inverse=True)
+    choices = tuple(Recomputation("full", method="block", num_layers=int(n)) for n in numbers)
+    return replace(plans, recompute=index.astype(np.int64), recomputations=choices)
+
+
+def _rows(estimates: EstimateTable, rows: IntArray) -> EstimateTable:
+    return EstimateTable(**{f.name: getattr(estimates, f.name)[rows] for f in fields(EstimateTable)})
+
+
+def _fewest(found: list[Found]) -> Found:
+    """Of what was found for each plan the last, which recomputes the fewest layers."""
+    every = joined(found)
+    key = _key(every.plans)
+    _, last = np.unique(key[::-1], return_index=True)
+    rows = np.sort(len(key) - 1 - last)
+    return Found(every.plans.take(rows), _rows(every.estimates, rows))
+
+
+def joined(parts: list[Found]) -> Found:
+    """Several tables of the same schedules and splits as one, their recomputations told apart."""
+    choices = tuple(dict.fromkeys(choice for part in parts for choice in part.plans.recomputations))
+    columns: dict[str, Any] = {
+        name: np.concatenate([getattr(p.plans, name) for p in parts]) for name in PlanTable.column_names()
+    }
+    index = [np.array([choices.index(c) for c in p.plans.recomputations], dtype=np.int64) for p in parts]
+    columns["recompute"] = np.concatenate([new[p.plans.recompute] for new, p in zip(index, parts, strict=True)])
+    estimates = EstimateTable(
+        **{f.name: np.concatenate([getattr(p.estimates, f.name) for p in parts]) for f in fields(EstimateTable)}
+    )
+    return Found(replace(parts[0].plans, **columns, recomputations=choices), estimates)

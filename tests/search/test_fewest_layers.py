@@ -1,0 +1,80 @@
+"""Between no recomputation and all of it: the search finds the fewest layers that make a plan fit."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from ppadvisor.engine.evaluate import VERDICTS, evaluate
+from ppadvisor.errors import InputError
+from ppadvisor.search.pins import Pins
+from ppadvisor.search.ranking import Ranked, rank
+from ppadvisor.specs.plan import IntArray
+from ppadvisor.specs.recomputation import FULL, Recomputation
+from tests.problems import cluster, model, problem
+from tests.search.asked import TIGHT, ask, every_case, plain, ranked
+
+
+def partly(search: Ranked) -> IntArray:
+    """Rows that recompute some layers."""
+    some = np.array([choice.kind == "full" and choice != FULL for choice in search.plans.recomputations])
+    return np.flatnonzero(some[search.plans.recompute])
+
+
+@every_case
+def test_they_fit_and_one_layer_less_does_not(name: str, framework: str) -> None:
+    """Each such plan fits; with a layer of each chunk less it is over the limit."""
+    search = ranked(name, framework)
+    rows = partly(search)
+    assert len(rows) > 10
+    assert (search.estimates.verdict[rows] == VERDICTS.index("fits")).all()
+    layers = np.array([choice.num_layers for choice in search.plans.recomputations])[search.plans.recompute[rows]]
+    choices = tuple(Recomputation("full", method="block", num_layers=int(n)) for n in range(1, 13))
+    fewer = replace(search.plans.take(rows[layers > 1]), recompute=layers[layers > 1] - 2, recomputations=choices)
+    assert (evaluate(search.problem, fewer, margin=0.9).verdict > VERDICTS.index("fits")).all()
+
+
+@every_case
+def test_every_plan_that_could_be_helped_is(name: str, framework: str) -> None:
+    """Whatever fits with all layers but one recomputed, and not without, is there, if it could come to the top."""
+    search = ranked(name, framework)
+    plans, times, of = search.plans, search.estimates.step_time_s, search.problem
+    names = [column for column in plans.column_names() if column != "recompute"]
+    key = [tuple(row) for row in np.stack([getattr(plans, column) for column in names], axis=1).tolist()]
+    helped = {key[row] for row in partly(search)}
+    fits = search.estimates.verdict == VERDICTS.index("fits")
+    slowest = np.sort(times[fits])[min(100, fits.sum() - 1)]
+    none = np.array([choice.kind == "none" for choice in plans.recomputations])[plans.recompute]
+    tried = np.flatnonzero(none & ~fits & (times < slowest))
+    held = [max(*plans.splits[split], plans.splits[split][-1] + of.model.mtp_num_layers) for split in plans.split]
+    tried = np.array([row for row in tried if held[row] > 1])
+    choices = tuple(Recomputation("full", method="block", num_layers=n) for n in range(1, 14))
+    most = replace(plans.take(tried), recompute=np.array([held[row] - 2 for row in tried]), recomputations=choices)
+    can = tried[evaluate(of, most, margin=0.9).verdict == VERDICTS.index("fits")]
+    assert len(can) > 5
+    assert {key[row] for row in can} <= helped
+
+
+def test_a_pin_on_recomputation_is_kept() -> None:
+    """Where the user fixed the recomputation nothing else is tried."""
+    of = problem(model("llama"), machines=cluster(16, **TIGHT))
+    search = rank(of, plain(of, Pins(recompute=("none", "full"))), margin=0.9)
+    assert not len(partly(search))
+    report = ask(of, Pins(recompute=("full:block:2",)))
+    assert {one.plan.recomputation.text for one in report.plans} == {"full:block:2"}
+
+
+@pytest.mark.parametrize(
+    ("framework", "text", "message"),
+    [
+        ("torchtitan", "selective:mlp", "torchtitan cannot recompute mlp by itself; it can: core_attn"),
+        ("deepspeed", "full:block:2", "deepspeed knows full recomputation by uniform"),
+        ("megatron", "selective:dropout", "megatron cannot recompute dropout by itself"),
+    ],
+)
+def test_a_framework_recomputes_what_it_can(framework: str, text: str, message: str) -> None:
+    """A pin that the framework has no flag for is refused, with what it has."""
+    with pytest.raises(InputError, match=message):
+        ask(problem(model("llama"), framework=framework), Pins(recompute=(text,)))
