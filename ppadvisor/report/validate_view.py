@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from ppadvisor.evidence.ranking_score import Ranking
 from ppadvisor.evidence.validate import ErrorScore, FitScore, SourceErrors, Unit, Validation
 from ppadvisor.report.json_ import dump_json
 from ppadvisor.report.prose import join_blocks
@@ -15,7 +16,8 @@ from ppadvisor.units import format_fraction, format_gib
 ALL = "all"
 
 
-def _error(share: float) -> str:
+def format_error(share: float) -> str:
+    """A signed share in percent."""
     return f"{share * 100:+.1f} %"
 
 
@@ -24,9 +26,9 @@ SCORES = (
     Column("quantity", "quantity", justify="left"),
     Column("n", "n"),
     Column("mean_abs_error_fraction", "mean |error|", format_fraction),
-    Column("bias_fraction", "bias", _error),
-    Column("worst_low_fraction", "worst low", _error),
-    Column("worst_high_fraction", "worst high", _error),
+    Column("bias_fraction", "bias", format_error),
+    Column("worst_low_fraction", "worst low", format_error),
+    Column("worst_high_fraction", "worst high", format_error),
 )
 FITS = (
     Column("source", "source", justify="left"),
@@ -64,7 +66,7 @@ def render_validation(report: Validation, format: str, *, with_rows: bool, width
     blocks = [
         [f"{bullet}{line}" for line in _header(report)],
         [table.rstrip("\n")],
-        [f"{bullet}{line}" for line in _notes(report)],
+        [f"{bullet}{line}" for line in notes_of(report)],
     ]
     return join_blocks(blocks, format, width)
 
@@ -94,7 +96,7 @@ def _measured(report: Validation) -> tuple[tuple[Column, ...], list[Row]]:
         Column("quantity", "quantity", justify="left"),
         Column("predicted", f"predicted{words}", text),
         Column("measured", f"measured{words}", text),
-        Column("error_fraction", "error", _error),
+        Column("error_fraction", "error", format_error),
         Column("stage", "stage", priority=1),
         Column("verdict", "verdict", lambda verdict: verdict.replace("_", " "), justify="left"),
         Column("terms", "largest terms", _terms(unit), justify="left", priority=2, min_width=40),
@@ -122,7 +124,7 @@ def _header(report: Validation) -> Iterator[str]:
         yield "Error     predicted / measured - 1: below zero is optimistic"
 
 
-def _notes(report: Validation) -> Iterator[str]:
+def notes_of(report: Validation | Ranking) -> Iterator[str]:
     """What was skipped and why; what was taken where records say nothing."""
     for reason, number in Counter(skipped.reason for skipped in report.skipped).items():
         yield f"Skipped {number:,}: {reason}"
