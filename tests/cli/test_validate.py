@@ -50,6 +50,35 @@ def test_json_follows_its_schema(cli: Cli, runs: str, kind: str) -> None:
         assert (row["verdict"], row["predicted"], row["measured"]) == ("fits", 0.0, 0.0)
 
 
+def test_the_largest_errors_stand_below(cli: Cli, tmp_path: Path) -> None:
+    """Of six peaks of one plan that needs far less, the five furthest away are listed, the worst first."""
+    path = tmp_path / "many.jsonl"
+    runs = [sample(id=f"run-{number}", measured={"peak_allocated_gib": 100.0 + number}) for number in range(6)]
+    path.write_text(lines(*runs))
+    for form in ("table", "markdown"):
+        text = cli("validate", str(path), "--format", form).stdout
+        below = text.partition("The largest errors")[2].split()
+        order = list(dict.fromkeys(word for word in below if word.startswith("run-")))
+        assert order == ["run-5", "run-4", "run-3", "run-2", "run-1"]
+        assert "optimizer_states" in text
+    assert "largest errors" not in cli("validate", str(path), "--rows").stdout
+    assert "largest errors" not in cli("validate", str(path), "--format", "csv").stdout
+
+
+def test_megatrons_formula_stands_beside(cli: Cli, runs: str, tmp_path: Path) -> None:
+    """In the table of memory and of fits, in csv, and where it is not defined the reason."""
+    for kind in ("memory", "oom"):
+        text = " ".join(cli("validate", runs, "--kind", kind).stdout.split())
+        assert "where it is defined" in text
+        scores = cli("validate", runs, "--kind", kind, "--format", "csv").stdout
+        assert next(csv.DictReader(io.StringIO(scores)))["megatron_formula.n"] == "1"
+    path = tmp_path / "zero3.jsonl"
+    path.write_text(lines(sample(training={"optimizer_sharding": "zero3"})))
+    text = " ".join(cli("validate", str(path)).stdout.split())
+    assert "Megatron's formula is not defined for 1: gradients or weights are divided" in text
+    assert "gradients or weights" in cli("validate", str(path), "--rows", "--format", "csv").stdout
+
+
 @pytest.fixture
 def ranked(tmp_path: Path) -> str:
     """A file with two plans for one question, of which the second took half as long."""
