@@ -31,6 +31,7 @@ def _output(kind: str) -> Schema:
     """Of a document that a command prints."""
     from pydantic import TypeAdapter
 
+    from ppadvisor.evidence.ranking_score import Ranking
     from ppadvisor.evidence.validate import Validation
     from ppadvisor.report.timeline_document import TimelineAnswer
     from ppadvisor.search.explain import ExplainAnswer
@@ -42,7 +43,7 @@ def _output(kind: str) -> Schema:
         "explain": ExplainAnswer,
         "sweep": SweepReport,
         "timeline": TimelineAnswer,
-        "validate": Validation,
+        "validate": Validation | Ranking,
     }
     return TypeAdapter(documents[kind]).json_schema(mode="serialization")
 

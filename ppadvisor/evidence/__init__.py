@@ -9,6 +9,10 @@ from typing import Literal, get_args
 
 KindName = Literal["memory", "activation", "oom", "bubble", "time"]
 KIND_NAMES: tuple[KindName, ...] = get_args(KindName)
+"""What is predicted of one run."""
+
+RANK = "rank"
+"""What is asked of several runs: whether their order is right."""
 
 Label = Literal["calibrates", "tests"]
 LABELS: tuple[Label, ...] = get_args(Label)

@@ -13,6 +13,14 @@ from ppadvisor.engine.results import Result, Verdict
 from ppadvisor.errors import InputError
 from ppadvisor.evidence import KindName, Label
 from ppadvisor.evidence.cases import case_of
+from ppadvisor.evidence.formula_score import (
+    FormulaErrors,
+    FormulaFits,
+    FormulaRow,
+    formula_errors,
+    formula_fits,
+    formula_row,
+)
 from ppadvisor.evidence.predict import PREDICTORS
 from ppadvisor.evidence.records import Record, Usable
 from ppadvisor.evidence.trainers import ELSEWHERE, UNSPECIFIED
@@ -32,6 +40,8 @@ class ErrorScore(Result):
     worst_low_fraction: float | None
     """The lowest error: the most optimistic prediction of memory and time."""
     worst_high_fraction: float | None
+    megatron_formula: FormulaErrors | None
+    """Megatron's own formula on the same rows; of memory only."""
 
 
 class SourceErrors(ErrorScore):
@@ -51,6 +61,7 @@ class FitScore(Result):
     ran_out: dict[Verdict, int]
     """What was predicted of the runs that ran out."""
     fitted: dict[Verdict, int]
+    megatron_formula: FormulaFits
 
 
 class Row(Result):
@@ -72,6 +83,8 @@ class Row(Result):
     terms: dict[str, float]
     """The largest terms of the prediction, largest first: bytes of memory, seconds of time."""
     defaults: tuple[str, ...]
+    megatron_formula: FormulaRow | None
+    """Megatron's own formula; of memory and fits only."""
 
 
 class Skipped(Result):
@@ -220,6 +233,7 @@ def _rows(record: Record, kind: KindName, readings: Sequence[Reading]) -> list[R
                 stage=prediction.stage,
                 terms=dict(prediction.terms),
                 defaults=case.defaults,
+                megatron_formula=formula_row(case, kind, reading.value),
             )
         )
     return rows
@@ -236,13 +250,14 @@ def _error_score(rows: Sequence[Row]) -> ErrorScore:
     errors = np.array([row.error_fraction for row in rows if row.error_fraction is not None])
     if not len(errors):
         names = ("mean_abs_error_fraction", "bias_fraction", "worst_low_fraction", "worst_high_fraction")
-        return ErrorScore(n=0, **dict.fromkeys(names))
+        return ErrorScore(n=0, **dict.fromkeys(names), megatron_formula=None)
     return ErrorScore(
         n=len(errors),
         mean_abs_error_fraction=float(np.abs(errors).mean()),
         bias_fraction=float(errors.mean()),
         worst_low_fraction=float(errors.min()),
         worst_high_fraction=float(errors.max()),
+        megatron_formula=formula_errors([(row.megatron_formula, row.error_fraction) for row in rows]),
     )
 
 
@@ -258,6 +273,7 @@ def _fits(rows: Sequence[Row]) -> FitScore:
         borderline_fraction=(ran_out["borderline"] + fitted["borderline"]) / n if n else None,
         ran_out=ran_out,
         fitted=fitted,
+        megatron_formula=formula_fits([(row.megatron_formula, bool(row.measured), row.verdict) for row in rows]),
     )
 
 

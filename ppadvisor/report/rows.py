@@ -37,6 +37,8 @@ class Column:
     """Where a table is too wide, columns of the highest number go first to a second table below it."""
     min_width: int | None = None
     """Text that may wrap, down to this many characters; None: a cell stays on one line."""
+    names_row: bool = False
+    """Stands in the second table too, beside the first column, which always does: without it rows read alike."""
     derive: Callable[[Row], object] | None = None
     """Makes the value from the whole row, for people only: such a column is not in csv."""
 

@@ -20,7 +20,7 @@ Cells = dict[Column, list[str]]
 
 
 def render(table: RowTable, view: View) -> str:
-    """The title and the table; columns that do not fit stand in tables below, behind the first column again."""
+    """The title and the table; columns that do not fit stand in tables below, behind what names a row again."""
     cells: Cells = {column: [column.text(row) for row in table.rows] for column in table.columns}
     blocks = _blocks(table.columns, cells, view.width)
     # A cell that may not wrap still shows whole where it alone is wider than the terminal.
@@ -39,15 +39,16 @@ def render(table: RowTable, view: View) -> str:
 
 
 def _blocks(columns: Sequence[Column], cells: Cells, width: int) -> list[list[Column]]:
-    """The columns in groups that fit the width each; all but the first begin with the first column."""
-    first, rest = columns[0], list(columns[1:])
+    """The columns in groups that fit the width each; all but the first begin with what names a row."""
+    names = [column for index, column in enumerate(columns) if not index or column.names_row]
+    rest = [column for column in columns if column not in names]
     blocks = []
     while True:
         kept = list(rest)
-        while len(kept) > 1 and _total([first, *kept], cells) > width:
+        while len(kept) > 1 and _total([*names, *kept], cells) > width:
             # The least important goes; of equals the one further right.
             kept.remove(max(reversed(kept), key=lambda column: column.priority))
-        blocks.append([first, *kept])
+        blocks.append([*names, *kept])
         rest = [column for column in rest if column not in kept]
         if not rest:
             return blocks

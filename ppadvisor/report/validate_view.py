@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
+from ppadvisor.evidence.formula_score import FormulaErrors, FormulaFits, FormulaRow
+from ppadvisor.evidence.ranking_score import Ranking
 from ppadvisor.evidence.validate import ErrorScore, FitScore, SourceErrors, Unit, Validation
 from ppadvisor.report.json_ import dump_json
 from ppadvisor.report.prose import join_blocks
@@ -15,18 +16,20 @@ from ppadvisor.units import format_fraction, format_gib
 ALL = "all"
 
 
-def _error(share: float) -> str:
+def format_error(share: float) -> str:
+    """A signed share in percent."""
     return f"{share * 100:+.1f} %"
 
 
 SCORES = (
     Column("source", "source", justify="left"),
-    Column("quantity", "quantity", justify="left"),
+    Column("quantity", "quantity", justify="left", names_row=True),
     Column("n", "n"),
     Column("mean_abs_error_fraction", "mean |error|", format_fraction),
-    Column("bias_fraction", "bias", _error),
-    Column("worst_low_fraction", "worst low", _error),
-    Column("worst_high_fraction", "worst high", _error),
+    Column("bias_fraction", "bias", format_error),
+    Column("worst_low_fraction", "worst low", format_error),
+    Column("worst_high_fraction", "worst high", format_error),
+    Column("megatron_formula.mean_abs_error_fraction", "Megatron's formula", format_fraction),
 )
 FITS = (
     Column("source", "source", justify="left"),
@@ -40,7 +43,20 @@ FITS = (
     Column("fitted.fits", "fitted: fits"),
     Column("fitted.borderline", "fitted: border"),
     Column("fitted.does_not_fit", "fitted: OOM"),
+    Column("megatron_formula.right_fraction", "Megatron's formula: right", format_fraction),
+    Column("megatron_formula.missed_oom_fraction", "its OOM missed", format_fraction),
 )
+FORMULA = "megatron_formula"
+ERRORS_IN_CSV = ("n", "bias_fraction", "worst_low_fraction", "worst_high_fraction", "our_mean_abs_error_fraction")
+FITS_IN_CSV = ("n", "our_right_fraction", "our_missed_oom_fraction")
+"""What csv says of Megatron's formula beyond the columns for people."""
+
+WITH_WORST = ("memory", "activation")
+"""Kinds whose scores are followed by the largest errors."""
+WORST = 5
+"""How many."""
+OF_WORST = ("id", "quantity", "predicted", "measured", "error_fraction", "terms")
+"""What is shown of them."""
 
 WRITTEN: dict[Unit, tuple[str, Callable[[float], str]]] = {
     "bytes": (" [GiB]", format_gib),
@@ -57,16 +73,29 @@ def render_validation(report: Validation, format: str, *, with_rows: bool, width
         return dump_json(report.model_dump(mode="json"))
     columns, rows = _measured(report) if with_rows else _scores(report)
     if format == "csv":
-        keys = list(rows[0]) if with_rows and rows else [column.key for column in columns]
-        return render_rows([Column(key, key) for key in keys], rows, format)
-    table = render_rows(columns, rows, format, width=width, color=color)
+        return render_rows([Column(key, key) for key in _csv_keys(report, columns, rows, with_rows)], rows, format)
     bullet = "- " if format == "markdown" else ""
     blocks = [
         [f"{bullet}{line}" for line in _header(report)],
-        [table.rstrip("\n")],
-        [f"{bullet}{line}" for line in _notes(report)],
+        [render_rows(columns, rows, format, width=width, color=color).rstrip("\n")],
     ]
+    if report.kind in WITH_WORST and report.rows and not with_rows:
+        shown, measured = _measured(report)
+        worst = sorted(measured, key=lambda row: -abs(row["error_fraction"]))[:WORST]
+        kept = [column for column in shown if column.key in OF_WORST]
+        table = render_rows(kept, worst, format, width=width, color=color)
+        blocks += [["The largest errors"], [table.rstrip("\n")]]
+    blocks.append([f"{bullet}{line}" for line in (*formula_notes(report), *notes_of(report))])
     return join_blocks(blocks, format, width)
+
+
+def _csv_keys(report: Validation, columns: Sequence[Column], rows: Sequence[Row], with_rows: bool) -> list[str]:
+    """Keys of the JSON; what is said of Megatron's formula one by one."""
+    if not with_rows or not rows:
+        more = FITS_IN_CSV if isinstance(report.summary, FitScore) else ERRORS_IN_CSV
+        return [*(column.key for column in columns), *(f"{FORMULA}.{key}" for key in more)]
+    parts = [f"{FORMULA}.{key}" for key in FormulaRow.model_fields]
+    return [*(key for key in rows[0] if key != FORMULA), *parts]
 
 
 def _scores(report: Validation) -> tuple[tuple[Column, ...], list[Row]]:
@@ -74,7 +103,7 @@ def _scores(report: Validation) -> tuple[tuple[Column, ...], list[Row]]:
     if isinstance(report.summary, FitScore):
         return FITS, [{"source": name, **score.model_dump()} for name, score in sources.items()]
     lines = [line for name, score in sources.items() if isinstance(score, SourceErrors) for line in _lines(name, score)]
-    return SCORES, lines
+    return _filled(SCORES[:-1], ()) + _filled(SCORES[-1:], lines), lines
 
 
 def _lines(source: str, score: SourceErrors) -> Iterator[Row]:
@@ -91,17 +120,33 @@ def _measured(report: Validation) -> tuple[tuple[Column, ...], list[Row]]:
     words, text = WRITTEN[unit]
     columns = [
         Column("id", "id", justify="left"),
-        Column("quantity", "quantity", justify="left"),
+        Column("quantity", "quantity", justify="left", names_row=report.kind != "oom"),
         Column("predicted", f"predicted{words}", text),
         Column("measured", f"measured{words}", text),
-        Column("error_fraction", "error", _error),
+        Column("error_fraction", "error", format_error),
         Column("stage", "stage", priority=1),
-        Column("verdict", "verdict", lambda verdict: verdict.replace("_", " "), justify="left"),
+        Column("verdict", "verdict", _verdict, justify="left"),
         Column("terms", "largest terms", _terms(unit), justify="left", priority=2, min_width=40),
+        Column("megatron_formula.predicted", "Megatron's formula [GiB]", format_gib, priority=1),
+        Column("megatron_formula.error_fraction", "its error", format_error, priority=1),
+        Column("megatron_formula.verdict", "its verdict", _verdict, justify="left", priority=1),
+        Column("megatron_formula.undefined", "not defined", justify="left", priority=1, min_width=20),
     ]
-    rows: list[dict[str, Any]] = [row.model_dump(mode="json") for row in report.rows]
-    shown = [column for column in columns if not rows or any(row[column.key] is not None for row in rows)]
-    return tuple(shown), list(rows)
+    rows = _dumped(report)
+    return _filled(columns, rows), rows
+
+
+def _dumped(report: Validation) -> list[Row]:
+    return [row.model_dump(mode="json") for row in report.rows]
+
+
+def _filled(columns: Sequence[Column], rows: Sequence[Row]) -> tuple[Column, ...]:
+    """The columns that have something to show in one of the rows."""
+    return tuple(column for column in columns if not rows or any(column.value(row) is not None for row in rows))
+
+
+def _verdict(verdict: str) -> str:
+    return verdict.replace("_", " ")
 
 
 def _terms(unit: Unit) -> Callable[[Mapping[str, float]], str]:
@@ -122,7 +167,32 @@ def _header(report: Validation) -> Iterator[str]:
         yield "Error     predicted / measured - 1: below zero is optimistic"
 
 
-def _notes(report: Validation) -> Iterator[str]:
+def formula_notes(report: Validation) -> Iterator[str]:
+    """What Megatron's formula is, how much better or worse it does, and where it has no number."""
+    asked = [row.megatron_formula for row in report.rows if row.megatron_formula is not None]
+    if not asked:
+        return
+    formula = report.summary.megatron_formula
+    yield (
+        "Megatron's formula: the total that Megatron-LM reports of the plan (theoretical_memory_usage.py); it takes no "
+        "context parallelism, full recomputation, schedule, precision or attention kernel"
+    )
+    if isinstance(formula, FormulaErrors) and formula.n:
+        errors = _beside(formula.mean_abs_error_fraction, formula.our_mean_abs_error_fraction)
+        yield f"Of the {formula.n:,} numbers where it is defined: mean |error| {errors}"
+    if isinstance(formula, FormulaFits) and formula.n:
+        right = _beside(formula.right_fraction, formula.our_right_fraction)
+        missed = _beside(formula.missed_oom_fraction, formula.our_missed_oom_fraction)
+        yield f"Of the {formula.n:,} runs where it is defined: right {right}; OOM missed {missed}"
+    for reason, number in Counter(one.undefined for one in asked if one.undefined).items():
+        yield f"Megatron's formula is not defined for {number:,}: {reason}"
+
+
+def _beside(its: float | None, ours: float | None) -> str:
+    return ", ours ".join("-" if share is None else format_fraction(share) for share in (its, ours))
+
+
+def notes_of(report: Validation | Ranking) -> Iterator[str]:
     """What was skipped and why; what was taken where records say nothing."""
     for reason, number in Counter(skipped.reason for skipped in report.skipped).items():
         yield f"Skipped {number:,}: {reason}"

@@ -50,6 +50,86 @@ def test_json_follows_its_schema(cli: Cli, runs: str, kind: str) -> None:
         assert (row["verdict"], row["predicted"], row["measured"]) == ("fits", 0.0, 0.0)
 
 
+def test_the_largest_errors_stand_below(cli: Cli, tmp_path: Path) -> None:
+    """Of six peaks of one plan that needs far less, the five furthest away are listed, the worst first."""
+    path = tmp_path / "many.jsonl"
+    runs = [sample(id=f"run-{number}", measured={"peak_allocated_gib": 100.0 + number}) for number in range(6)]
+    path.write_text(lines(*runs))
+    for form in ("table", "markdown"):
+        text = cli("validate", str(path), "--format", form).stdout
+        below = text.partition("The largest errors")[2].split()
+        order = list(dict.fromkeys(word for word in below if word.startswith("run-")))
+        assert order == ["run-5", "run-4", "run-3", "run-2", "run-1"]
+        assert "optimizer_states" in text
+    assert "largest errors" not in cli("validate", str(path), "--rows").stdout
+    assert "largest errors" not in cli("validate", str(path), "--format", "csv").stdout
+
+
+def test_megatrons_formula_stands_beside(cli: Cli, runs: str, tmp_path: Path) -> None:
+    """In the table of memory and of fits, in csv, and where it is not defined the reason."""
+    for kind in ("memory", "oom"):
+        text = " ".join(cli("validate", runs, "--kind", kind).stdout.split())
+        assert "where it is defined" in text
+        scores = cli("validate", runs, "--kind", kind, "--format", "csv").stdout
+        assert next(csv.DictReader(io.StringIO(scores)))["megatron_formula.n"] == "1"
+    path = tmp_path / "zero3.jsonl"
+    path.write_text(lines(sample(training={"optimizer_sharding": "zero3"})))
+    text = " ".join(cli("validate", str(path)).stdout.split())
+    assert "Megatron's formula is not defined for 1: gradients or weights are divided" in text
+    assert "gradients or weights" in cli("validate", str(path), "--rows", "--format", "csv").stdout
+
+
+@pytest.fixture
+def ranked(tmp_path: Path) -> str:
+    """A file with two plans for one question, of which the second took half as long."""
+    path = tmp_path / "ranked.jsonl"
+    plans = {
+        "slow": ({"pipeline_parallel": 4, "data_parallel": 1}, 2.0),
+        "fast": ({"pipeline_parallel": 1, "data_parallel": 4}, 1.0),
+    }
+    runs = [
+        sample(id=id, plan={**plan, "micro_batch_size": 2}, measured={"step_time_s": time}, usable_for=["time"])
+        for id, (plan, time) in plans.items()
+    ]
+    path.write_text(lines(*runs))
+    return str(path)
+
+
+def test_the_order_of_plans_is_scored(cli: Cli, ranked: str) -> None:
+    """`--kind rank` has a line a source with questions, pairs and regret, within 80 columns, and the simple rules."""
+    result = cli("validate", ranked, "--kind", "rank")
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert "rank: 1 questions (n) of records labelled tests" in result.stdout
+    words = [line.split()[:4] for line in result.stdout.splitlines()]
+    assert ["own", "1", "2", "100"] in words
+    assert "random:" in result.stdout
+    assert max(map(len, result.stdout.splitlines())) <= 80
+
+
+def test_ranking_as_json_follows_its_schema(cli: Cli, ranked: str) -> None:
+    """The document of `rank` has the same frame as the other kinds', and a row a question."""
+    document = cli("validate", ranked, "--kind", "rank", "--format", "json").document
+    check(document, "validate")
+    assert document["kind"] == "rank"
+    assert document["sources"]["own"] == document["summary"]
+    (row,) = document["rows"]
+    assert (row["chosen"][0]["id"], row["fastest"]["id"], row["regret_fraction"]) == ("fast", "fast", 0.0)
+    assert document["summary"]["baselines"].keys() == {"largest_data_parallel", "smallest_bubble", "random"}
+
+
+def test_questions_in_every_form(cli: Cli, ranked: str) -> None:
+    """`--rows` names our first choice and the fastest plan of each question."""
+    for form in ("table", "markdown"):
+        assert "p1 t1 d4 b2, 1 s" in " ".join(
+            cli("validate", ranked, "--kind", "rank", "--rows", "--format", form).stdout.split()
+        )
+    text = cli("validate", ranked, "--kind", "rank", "--rows", "--format", "csv").stdout
+    rows = list(csv.DictReader(io.StringIO(text)))
+    assert [(row["chosen_ids"], row["fastest.id"], row["plans"]) for row in rows] == [("fast", "fast", "2")]
+    scores = cli("validate", ranked, "--kind", "rank", "--format", "csv").stdout
+    assert [row["n"] for row in csv.DictReader(io.StringIO(scores))] == ["1", "1"]
+
+
 def test_a_record_follows_its_schema() -> None:
     """The printed schema of a record takes a record."""
     check(sample(), "record")
@@ -102,6 +182,7 @@ def test_the_map_of_frameworks_is_printed(cli: Cli) -> None:
         (("--frameworks", "--rows"), "--frameworks prints the table of frameworks alone"),
         (("--label", "calibrates"), "no record is usable for memory with label calibrates"),
         (("--kind", "time"), "no record is usable for time with label tests"),
+        (("--kind", "rank"), "no record is usable for rank with label tests"),
     ],
 )
 def test_bad_options_are_one_line(cli: Cli, runs: str, args: tuple[str, ...], message: str) -> None:

@@ -95,6 +95,23 @@ def test_a_narrow_table_continues_below() -> None:
     ]
 
 
+def test_what_names_a_row_is_repeated() -> None:
+    """A second column without which rows read alike stands in the second table too."""
+    columns = [
+        Column("a", "a", justify="left"),
+        Column("b", "b", justify="left", names_row=True),
+        Column("c", "cccccc"),
+        Column("d", "dddddd"),
+    ]
+    text = render_rows(columns, [{"a": "x", "b": name, "c": 1, "d": 2} for name in "yz"], "table", width=14)
+    assert [line.split() for line in text.splitlines() if line.startswith("x")] == [
+        ["x", "y", "1"],
+        ["x", "z", "1"],
+        ["x", "y", "2"],
+        ["x", "z", "2"],
+    ]
+
+
 @given(
     st.lists(st.tuples(st.text("abc [s]", max_size=12), st.integers(0, 3)), min_size=1, max_size=6),
     st.integers(min_value=10, max_value=60),
