@@ -106,6 +106,7 @@ TRAINING_INPUTS = (
 )
 TRAINING_SWITCHES = (
     Switch("--dropout", "Dropout in the layers (default: no)."),
+    Switch("--fused-norm", "Norms in one kernel, not in fp32 steps (default: yes)."),
     Switch("--sequence-parallel", "Divide norms and residuals over t (default: yes)."),
 )
 PIN_INPUTS = (

@@ -205,6 +205,7 @@ def _training(values: Mapping[str, Any], cluster: ClusterSpec, pins: Pins) -> Tr
         "attention": "attention",
         "loss": "loss",
         "dropout": "dropout",
+        "fused_norm": "fused_norm",
         "sequence_parallel": "sequence_parallel",
     }
     data: dict[str, Any] = {field: values[name] for name, field in renamed.items() if values.get(name) is not None}

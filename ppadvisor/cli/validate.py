@@ -27,6 +27,7 @@ TRAINER_COLUMNS = (
     Column("half_gradients", "fp16 gradients", lambda value: "yes" if value else "no", justify="left"),
     Column("dropout", "dropout (GPT)", lambda value: "yes" if value else "no", justify="left"),
     Column("sequence_parallel", "sequence parallel", lambda value: "yes" if value else "no", justify="left"),
+    Column("fused_norm", "fused norms", lambda value: "yes" if value else "no", justify="left"),
     Column("why", "why", justify="left", priority=1, min_width=40),
 )
 

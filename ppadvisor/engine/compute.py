@@ -19,6 +19,9 @@ BACKWARD_LAUNCH = 1.3
 """CPU time to launch a layer's backward over that of its forward (autograd adds bookkeeping; vTrain's A100 runs)."""
 ELEMENTWISE_BACKWARD = 1.5
 """Bytes moved by the element-wise kernels of the backward over those of the forward (reads the gradient too)."""
+UNFUSED_NORM_BYTES = 28
+"""Moved for one element by the steps of a norm in plain torch beyond the 4 of one kernel: to fp32 2 + 4, square 4 + 4,
+mean 4, product 4 + 4, back 4 + 2, weight 2 + 2 (own count)."""
 FLASH_BACKWARD = 2.5
 """FLOPs of FlashAttention's backward over its forward: five products for two (Dao 2023, arXiv 2307.08691, 3.1)."""
 
@@ -117,7 +120,8 @@ def elementwise_compute(inputs: PlanInputs, kind: LayerKind) -> Pass:
     """Norms, residuals, activation, rotary embedding, dropout: bytes read and written, counted kernel by kernel."""
     problem, plans = inputs.problem, inputs.plans
     model, training = problem.model, problem.training
-    residual = (22 if training.dropout else 18) * model.hidden_size * inputs.tokens / inputs.sequence_ways
+    norms = 0 if training.fused_norm else UNFUSED_NORM_BYTES * model.norms_per_layer
+    residual = ((22 if training.dropout else 18) + norms) * model.hidden_size * inputs.tokens / inputs.sequence_ways
     width = activation_bytes(inputs, kind)
     if kind.moe and model.moe:
         # permutation writes and reads every dispatched token twice on either side of the experts
@@ -156,7 +160,7 @@ def head_compute(inputs: PlanInputs) -> Pass:
     columns = inputs.vocab_size / inputs.plans.tensor_parallel
     hidden = np.full(len(inputs.plans), float(problem.model.hidden_size))
     ones = np.ones(len(inputs.plans))
-    logits = inputs.tokens * columns
+    logits = inputs.tokens * inputs.logits_per_token
     forward = gemm_s(inputs, inputs.tokens, columns, hidden, ones) + moved_s(
         inputs, loss.traffic_forward_bytes * logits
     )

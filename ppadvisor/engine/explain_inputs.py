@@ -104,6 +104,11 @@ class PlanView:
         """How the residual stream is divided."""
         return " / t" if self.problem.training.sequence_parallel else ""
 
+    @property
+    def logits(self) -> str:
+        """Logits of one token on one rank."""
+        return "V" if self.problem.framework.gathers_logits else "V / t"
+
     def formula(
         self, text: str, source: str, values: Mapping[str, float] | None = None, *, alive: bool = True
     ) -> Formula:

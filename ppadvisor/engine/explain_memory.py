@@ -11,7 +11,7 @@ import numpy as np
 
 from ppadvisor.engine.explain_stage import StageView, Worded
 from ppadvisor.engine.expressions import Formula
-from ppadvisor.engine.memory import communicator_groups
+from ppadvisor.engine.memory import BETWEEN_STEPS, TERMS, communicator_groups
 from ppadvisor.engine.memory_activations import receive_buffers, waiting_per_layer
 from ppadvisor.engine.memory_states import (
     autograd_gradients_alive,
@@ -157,7 +157,7 @@ def _waiting_activations(view: StageView) -> Formula:
 
 def _waiting_head(view: StageView) -> Formula:
     waits = sum(chunk.waiting * chunk.head for chunk in view.chunks)
-    text = f"w_head * {view.plan.element} * T * (h{view.plan.over_sequence} + V / t)"
+    text = f"w_head * {view.plan.element} * T * (h{view.plan.over_sequence} + {view.plan.logits})"
     source = "own count: the head's input and the gradient of the logits, until its weight gradient"
     return view.plan.formula(text, source, {"w_head": waits}, alive=waits > 0)
 
@@ -224,7 +224,7 @@ def _head_activations(view: StageView) -> Formula:
         kept, values = "k_head", {"k_head": most}
     norm = f"{kept or 'k'} * {2 * view.plan.element} * T * h{view.plan.over_sequence}"
     times = f" * {1 + problem.model.mtp_num_layers}" if problem.model.mtp_num_layers else ""
-    text = f"{norm} + max({kept or 'k'} - 1, 0) * {loss.saved_bytes} * T * V / t{times}"
+    text = f"{norm} + max({kept or 'k'} - 1, 0) * {loss.saved_bytes} * T * {view.plan.logits}{times}"
     source = f"final norm's input and output; {loss.saved_bytes} bytes a kept logit; {KORTHIKANTI}, section 4.3"
     return view.plan.formula(view.shared(text), source, values, alive=bool(kept))
 
@@ -232,13 +232,14 @@ def _head_activations(view: StageView) -> Formula:
 def _logits(view: StageView) -> Formula:
     problem = view.plan.problem
     loss = problem.framework.loss(problem.training)
-    at_loss = view.memory.moment == "loss"
-    alive = view.head > 0 and (at_loss or view.memory.moment == "head_backward")
-    gathers = float(view.plan.inputs.sequence_ways[0]) > 1
-    per_logit = f"{loss.forward_bytes if at_loss else loss.backward_bytes}"
-    if problem.model.mtp_num_layers:
+    at_work = {"loss": loss.forward_bytes, "head_backward": loss.backward_bytes}
+    working = view.memory.moment in at_work
+    alive = view.head > 0 and (working or loss.kept_bytes > 0)
+    gathers = working and float(view.plan.inputs.sequence_ways[0]) > 1
+    per_logit = f"{at_work.get(view.memory.moment, loss.kept_bytes)}"
+    if problem.model.mtp_num_layers and working:
         per_logit = f"({per_logit} + {problem.model.mtp_num_layers} * {loss.saved_bytes})"
-    text = f"{per_logit} * T * V / t"
+    text = f"{per_logit} * T * {view.plan.logits}"
     text += f" + {view.plan.element} * T * h" if gathers else ""
     source = f"{loss.title}: {loss.source}{'; the gathered input of the output layer' if gathers else ''}"
     return view.plan.formula(view.shared(text), source, alive=alive)
@@ -277,6 +278,12 @@ def _assumed(assumption: Assumption) -> str:
 
 
 def _allocator_overhead(view: StageView) -> Formula:
+    if view.plan.problem.framework.eager_temporaries:
+        eager = view.plan.problem.assumptions.eager_overhead
+        names = [name for name, _ in TERMS if name not in BETWEEN_STEPS]
+        transient = sum(view.memory.terms[name] for name in names)
+        values = {"eager_overhead": eager.value, "transient": float(transient)}
+        return view.plan.formula("eager_overhead * transient", _assumed(eager), values)
     assumed = view.plan.problem.assumptions.allocator_overhead
     values = {"allocator_overhead": assumed.value, "allocated": float(view.memory.allocated_bytes)}
     return view.plan.formula("allocator_overhead * allocated", _assumed(assumed), values)

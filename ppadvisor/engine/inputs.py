@@ -97,6 +97,12 @@ class PlanInputs:
         padded = self.problem.framework.padded_vocab_size(self.problem.model.vocab_size, self.plans.tensor_parallel)
         return padded.astype(np.float64)
 
+    @cached_property
+    def logits_per_token(self) -> FloatArray:
+        """Logits of one token on one rank: V / t, or V where the output layer gathers them. (plans,)"""
+        ways = 1 if self.problem.framework.gathers_logits else self.plans.tensor_parallel
+        return np.asarray(self.vocab_size / ways)
+
     def rows_by_schedule(self) -> Iterator[tuple[Schedule, NDArray[np.int64]]]:
         """Each schedule in the table with the rows that run it."""
         for index, name in enumerate(self.plans.schedule_names):

@@ -67,6 +67,18 @@ TERMS: tuple[tuple[str, Callable[[PlanInputs], FloatArray]], ...] = (
 )
 """Everything that the allocator hands out. A new term is one function and one line here."""
 
+BETWEEN_STEPS: tuple[str, ...] = (
+    "weights",
+    "gradients",
+    "autograd_gradients",
+    "whole_gradients",
+    "optimizer_states",
+    "main_gradients",
+    "weight_gradient_buffers",
+    "weight_versions",
+)
+"""What stays when nothing is in flight; the other terms come and go with the micro-batches."""
+
 ALLOWANCES: tuple[str, ...] = ("allocator_overhead", "cuda_context", "workspace", "communicator_buffers")
 """What the process holds beyond the tensors; computed from the assumptions, at every moment."""
 
@@ -90,17 +102,20 @@ class MemoryTable:
 def memory_table(inputs: PlanInputs, *, keep_terms: bool) -> MemoryTable:
     """Evaluate every term, take each stage's highest moment. Without `keep_terms` only the sums are kept."""
     shape = (*inputs.stages.count.shape, len(MOMENTS))
-    allocated_at = np.zeros(shape)
+    allocated_at, static_at = np.zeros(shape), np.zeros(shape)
     at_moment: dict[str, FloatArray] = {}
     for name, term in TERMS:
         by_moment = term(inputs).sum(axis=2)
         allocated_at += by_moment
+        if name in BETWEEN_STEPS:
+            static_at += by_moment
         if keep_terms:
             at_moment[name] = np.broadcast_to(by_moment, shape)
     moment = np.argmax(allocated_at, axis=-1)
     allocated = np.take_along_axis(allocated_at, moment[..., None], axis=-1)[..., 0]
     terms = {name: np.take_along_axis(values, moment[..., None], axis=-1)[..., 0] for name, values in at_moment.items()}
-    middle, high = _allowances(inputs, allocated)
+    static = np.take_along_axis(static_at, moment[..., None], axis=-1)[..., 0]
+    middle, high = _allowances(inputs, allocated, allocated - static)
     if keep_terms:
         terms |= middle
     # padding groups hold nothing and must never bind
@@ -145,15 +160,24 @@ def communicator_groups(inputs: PlanInputs) -> FloatArray:
     return np.asarray(np.sum([size > 1 for size in sizes], axis=0), dtype=np.float64)
 
 
-def _allowances(inputs: PlanInputs, allocated: FloatArray) -> tuple[dict[str, FloatArray], dict[str, FloatArray]]:
-    """The allowances in the middle and at the heavy end of their ranges, (plans, stages) each."""
+def _allowances(
+    inputs: PlanInputs, allocated: FloatArray, transient: FloatArray
+) -> tuple[dict[str, FloatArray], dict[str, FloatArray]]:
+    """The allowances in the middle and at the heavy end of their ranges, (plans, stages) each.
+
+    `transient`: what of the allocated comes and goes with the micro-batches.
+    """
     assumed = inputs.problem.assumptions
     ones = np.ones_like(allocated)
     groups_of_stage = communicator_groups(inputs)[:, None] * ones
 
     def of(end: str) -> dict[str, FloatArray]:
         return {
-            "allocator_overhead": allocated * getattr(assumed.allocator_overhead, end),
+            "allocator_overhead": (
+                transient * getattr(assumed.eager_overhead, end)
+                if inputs.problem.framework.eager_temporaries
+                else allocated * getattr(assumed.allocator_overhead, end)
+            ),
             "cuda_context": ones * getattr(assumed.cuda_context_bytes, end),
             "workspace": ones * getattr(assumed.workspace_bytes, end),
             "communicator_buffers": groups_of_stage * getattr(assumed.communicator_bytes, end),

@@ -50,9 +50,7 @@ def waiting_head_bytes(inputs: PlanInputs) -> FloatArray:
     """
     if inputs.chunks_waiting is None:
         return np.zeros((1, 1, 1, 1))
-    elements = (
-        inputs.problem.model.hidden_size / inputs.sequence_ways + inputs.vocab_size / inputs.plans.tensor_parallel
-    )
+    elements = inputs.problem.model.hidden_size / inputs.sequence_ways + inputs.logits_per_token
     one = inputs.problem.training.activation_bytes * inputs.tokens * elements
     return np.asarray(by_plan(one) * by_chunk(inputs.chunks_waiting * inputs.stages.chunk_head) * STASH_AT)
 
@@ -104,7 +102,7 @@ def head_activations_bytes(inputs: PlanInputs) -> FloatArray:
     """
     problem = inputs.problem
     norm = 2 * problem.training.activation_bytes * problem.model.hidden_size / inputs.sequence_ways
-    loss = problem.framework.loss(problem.training).saved_bytes * inputs.vocab_size / inputs.plans.tensor_parallel
+    loss = problem.framework.loss(problem.training).saved_bytes * inputs.logits_per_token
     loss = loss * (1 + problem.model.mtp_num_layers)
     in_flight = np.minimum(in_flight_at(inputs), by_plan(inputs.head_in_flight))
     kept = np.maximum(in_flight - 1.0, 0.0)
@@ -115,16 +113,19 @@ def head_activations_bytes(inputs: PlanInputs) -> FloatArray:
 def logits_bytes(inputs: PlanInputs) -> FloatArray:
     """Logits and loss of the micro-batch whose loss is computed, by the loss implementation: bytes per logit x T V / t.
 
+    A trainer that holds its last logits until the next ones has them at every moment.
     With sequence parallelism the output layer also gathers its whole input.
     """
     problem = inputs.problem
     loss = problem.framework.loss(problem.training)
-    logits = inputs.tokens * inputs.vocab_size / inputs.plans.tensor_parallel
+    logits = inputs.tokens * inputs.logits_per_token
     gathered = inputs.tokens * problem.training.activation_bytes * problem.model.hidden_size
     gathered = gathered * (inputs.sequence_ways > 1)
     # what the losses of the prediction layers keep is alive while the main loss is computed and taken back
     kept = loss.saved_bytes * problem.model.mtp_num_layers
-    at = by_plan(logits) * at_moments(loss=loss.forward_bytes + kept, head_backward=loss.backward_bytes + kept)
+    else_kept = dict.fromkeys(("layer_backward", "embedding_backward", "optimizer_step"), loss.kept_bytes)
+    at_loss = {"loss": loss.forward_bytes + kept, "head_backward": loss.backward_bytes + kept}
+    at = by_plan(logits) * at_moments(**at_loss, **else_kept)
     return (at + by_plan(gathered) * at_moments(loss=1, head_backward=1)) * by_stage(inputs.stages.has_head)
 
 

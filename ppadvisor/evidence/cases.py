@@ -119,7 +119,9 @@ def _training(record: Record, trainer: Trainer, plan: PlanSpec, filling: _Fillin
     if precision in NARROW:
         filling.taken.append(f"training.precision = fp8 (for {precision})")
         precision = "fp8"
-    of_weights = "fp16" if trainer.half_gradients and precision == "fp16" else "fp32"
+    profile = frameworks.get(trainer.profile)
+    halves = (trainer.half_gradients and precision == "fp16") or profile.default_gradient_precision == "weights"
+    of_weights = precision if halves else "fp32"
     like_gpt = model.normalization == "layernorm" and not model.gated_mlp
     divided = record.plan.sequence_parallel
     if plan.tensor_parallel > 1:
@@ -134,10 +136,16 @@ def _training(record: Record, trainer: Trainer, plan: PlanSpec, filling: _Fillin
         "gradient_precision": filling.of("training.gradient_precision", given.gradient_precision, of_weights),
         "attention": filling.of("training.attention", given.attention, "flash"),
         "dropout": filling.of("training.dropout", given.dropout, trainer.dropout and like_gpt),
+        "fused_norm": filling.of("training.fused_norm", _said(record, "fused_norm_kernel"), trainer.fused_norm),
         "loss": _loss(record, trainer, filling),
         "sequence_parallel": bool(divided),
     }
     return validate(TrainingSpec, data, "training")
+
+
+def _said(record: Record, flag: str) -> bool | None:
+    """True where a flag of the record says so; its absence says nothing."""
+    return True if flag in record.flags else None
 
 
 def _loss(record: Record, trainer: Trainer, filling: _Filling) -> str:

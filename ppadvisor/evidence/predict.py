@@ -11,7 +11,7 @@ import numpy as np
 from ppadvisor import schedules
 from ppadvisor.engine.evaluate import VERDICTS, estimate_plan, quick_step_times, verdict_of
 from ppadvisor.engine.inputs import FloatArray, PlanInputs
-from ppadvisor.engine.memory import ALLOWANCES, MemoryTable, memory_table
+from ppadvisor.engine.memory import ALLOWANCES, BETWEEN_STEPS, MemoryTable, memory_table
 from ppadvisor.engine.pipeline import pipeline_of
 from ppadvisor.engine.results import Verdict
 from ppadvisor.engine.tables import table_of
@@ -21,18 +21,6 @@ from ppadvisor.evidence.records import Scope
 
 OUTSIDE_TORCH = ("cuda_context", "communicator_buffers")
 """What the process holds and torch's allocator does not know."""
-
-BETWEEN_STEPS = (
-    "weights",
-    "gradients",
-    "autograd_gradients",
-    "whole_gradients",
-    "optimizer_states",
-    "main_gradients",
-    "weight_gradient_buffers",
-    "weight_versions",
-)
-"""What stays when nothing is in flight: a measured activation peak is the peak less this."""
 
 LEFT_OUT: dict[str, tuple[str, ...]] = {
     "allocated": ALLOWANCES,

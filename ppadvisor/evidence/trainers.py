@@ -26,6 +26,8 @@ class Trainer:
     dropout: bool = False
     """Dropout in models of GPT's kind (LayerNorm, no gate)."""
     sequence_parallel: bool = False
+    fused_norm: bool = True
+    """Norms in one kernel (a record's flag `fused_norm_kernel` says so of a run)."""
     why: str = ""
 
     @property
@@ -55,7 +57,7 @@ TRAINERS: tuple[Trainer, ...] = (
     Trainer("torchtitan", "torchtitan", why="the same"),
     Trainer("llm-foundry", "torchtitan", why="FSDP around plain torch layers"),
     Trainer("llama3-internal", "torchtitan", why="FSDP, torch layers, its own pipelining"),
-    Trainer("aa-scaling", "generic", why="torch layers with a tensor and pipeline parallelism of its own"),
+    Trainer("aa-scaling", "scaling", fused_norm=False, why="the same"),
     Trainer("internevo", "generic", why="torch layers with ZeRO of its own"),
     Trainer("galvatron", "generic", why="torch layers, Megatron's tensor parallelism, its own pipelining"),
     Trainer("generic", "generic", why="the same"),

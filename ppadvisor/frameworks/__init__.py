@@ -12,6 +12,7 @@ FRAMEWORKS: dict[str, str] = {
     "torchtitan": "ppadvisor.frameworks.torchtitan",
     "deepspeed": "ppadvisor.frameworks.deepspeed",
     "zero-bubble": "ppadvisor.frameworks.zero_bubble",
+    "scaling": "ppadvisor.frameworks.scaling",
     "generic": "ppadvisor.frameworks.generic",
 }
 

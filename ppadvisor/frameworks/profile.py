@@ -6,8 +6,9 @@ A framework is data and small functions; the formulas that use them are the engi
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
+from typing import Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -68,6 +69,8 @@ class LossProfile:
     """Alive while the output layer's backward runs."""
     saved_bytes: float
     """Kept between forward and backward of one micro-batch."""
+    kept_bytes: float = field(default=0.0, kw_only=True)
+    """Logits that the trainer holds until it writes the next ones over them, at every moment."""
     traffic_forward_bytes: float
     """Read and written by the kernels of the loss's forward."""
     traffic_backward_bytes: float
@@ -109,12 +112,18 @@ class FrameworkProfile:
     """Transformer Engine keeps a 16-bit buffer per distinct weight shape for fused gradient accumulation."""
     frees_sent_outputs: bool
     """The stage output is freed after it was sent (else it lives until its backward)."""
+    default_gradient_precision: Literal["fp32", "weights"] = "fp32"
+    """Precision of the accumulated gradient where the user does not say."""
+    gathers_logits: bool = False
+    """The output layer's result is gathered over the tensor-parallel ranks: V logits a token on each, not V / t."""
     keeps_autograd_gradients: bool = False
     """Autograd's 16-bit gradients stay allocated after they were added to fp32 ones (DeepSpeed's BF16_Optimizer)."""
     frees_main_gradients: bool = False
     """The fp32 copy of 16-bit gradients lives from the optimizer's step to the next forward only (else for good)."""
     accumulates_whole_gradients: bool = False
     """From ZeRO-2 on gradients are reduced once a step, so that with several micro-batches they are whole till then."""
+    eager_temporaries: bool = False
+    """Many short-lived tensors of unlike sizes: what the allocator loses is a share of what comes and goes."""
     recompute_modules: tuple[str, ...] = MODULES
     """What selective recomputation can drop."""
     recompute_methods: tuple[RecomputeMethod, ...] = METHODS
@@ -123,8 +132,11 @@ class FrameworkProfile:
     """A receive buffer for each of the m micro-batches and each neighbour, kept for good (torch's engine)."""
 
     def gradient_precision(self, training: TrainingSpec) -> GradientPrecision:
-        """Precision of the accumulated gradient: as given, else fp32."""
-        return training.gradient_precision or "fp32"
+        """Precision of the accumulated gradient: as given, else the framework's."""
+        if training.gradient_precision:
+            return training.gradient_precision
+        of_weights = self.default_gradient_precision == "weights" and training.precision in ("bf16", "fp16")
+        return cast(GradientPrecision, training.precision) if of_weights else "fp32"
 
     def loss(self, training: TrainingSpec) -> LossProfile:
         return self.losses[training.loss or self.default_loss]

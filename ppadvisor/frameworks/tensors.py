@@ -36,7 +36,7 @@ LOSSES: dict[Loss, LossProfile] = {
 ATTENTION_NORM, FEED_FORWARD_NORM = "norm output before attention", "norm output before the feed-forward"
 
 
-def norm_tensors(model: ModelSpec, element: int) -> list[Tensor]:
+def norm_tensors(model: ModelSpec, training: TrainingSpec, element: int) -> list[Tensor]:
     """Inputs of the norms (the residual stream) and their outputs (inputs of the linears behind them)."""
     h = model.hidden_size
     statistics = 8 if model.normalization == "layernorm" else 4
@@ -48,6 +48,9 @@ def norm_tensors(model: ModelSpec, element: int) -> list[Tensor]:
     ]
     if model.norms_per_layer > 1:
         tensors.append(Tensor(FEED_FORWARD_NORM, element * h, Spread.SEQUENCE, modules=("layernorm",)))
+    if not training.fused_norm:
+        # 4 bytes of fp32 in place of the input's 2, and the normalised value in front of the weight
+        tensors.append(Tensor("norms in fp32", 4 * h * model.norms_per_layer, Spread.SEQUENCE, attention_share=0.5))
     if model.norms_per_layer > 2:
         # Post-norms keep their own input, the output of attention or feed-forward.
         tensors.append(Tensor("post-norm inputs", (model.norms_per_layer - 2) * element * h, Spread.SEQUENCE))
@@ -155,7 +158,7 @@ def layer_tensors(model: ModelSpec, training: TrainingSpec, kind: LayerKind, gat
     else:
         feed_forward = mlp_tensors(model, model.ffn_hidden_size, element, gated_copies)
     return [
-        *norm_tensors(model, element),
+        *norm_tensors(model, training, element),
         *attention_tensors(model, training, element),
         *feed_forward,
         *dropout_tensors(model, training),

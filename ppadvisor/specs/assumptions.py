@@ -102,6 +102,14 @@ class Assumptions:
         "fraction of allocated",
         "reserved over allocated in published runs: 1.03-1.08 (SimuMax, B200), 1.06-1.15 (Vocabulary Parallelism)",
     )
+    eager_overhead: Assumption = Assumption(
+        0.30,
+        0.20,
+        0.40,
+        "fraction of activations",
+        "takes the place of allocator_overhead for eager layers without fused kernels; 0.25-0.40 suits alike the runs "
+        "of Efficient Parallelization Layouts (arXiv 2311.05610) that are labelled calibrates",
+    )
     cuda_context_bytes: Assumption = Assumption(
         1.0 * 2**30,
         0.5 * 2**30,

@@ -51,6 +51,8 @@ class TrainingSpec(Spec):
     """Precision of the accumulated gradient."""
     attention: Attention = "flash"
     dropout: bool = False
+    fused_norm: bool = True
+    """Norms in one kernel that keeps its 16-bit input; else plain torch, which works on a copy in fp32."""
     loss: Loss | None = None
     """Cross entropy: `native` (logits 16 bit, softmax fp32 in place), `fused` (one kernel), `torch` (plain fp32)."""
     sequence_parallel: bool = True
