@@ -32,7 +32,7 @@ def saved_tensors(model: ModelSpec, training: TrainingSpec, kind: LayerKind) -> 
                 selective=True,
             ),
         ]
-    return (*layer_tensors(model, training, kind, gated_copies=3), *extra)
+    return (*layer_tensors(model, training, kind, fused=True), *extra)
 
 
 def waiting_tensors(model: ModelSpec, training: TrainingSpec, kind: LayerKind) -> tuple[Tensor, ...]:

@@ -14,7 +14,7 @@ from ppadvisor.specs.training import TrainingSpec
 
 def saved_tensors(model: ModelSpec, training: TrainingSpec, kind: LayerKind) -> tuple[Tensor, ...]:
     """Plain torch layers: gate, up, activated gate and product of a gated feed-forward are all kept."""
-    return tuple(layer_tensors(model, training, kind, gated_copies=4))
+    return tuple(layer_tensors(model, training, kind, fused=False))
 
 
 def waiting_tensors(model: ModelSpec, training: TrainingSpec, kind: LayerKind) -> tuple[Tensor, ...]:

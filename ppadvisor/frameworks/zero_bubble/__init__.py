@@ -14,7 +14,7 @@ from ppadvisor.specs.training import TrainingSpec
 
 def saved_tensors(model: ModelSpec, training: TrainingSpec, kind: LayerKind) -> tuple[Tensor, ...]:
     """Megatron's legacy layers with a fused gated activation."""
-    return tuple(layer_tensors(model, training, kind, gated_copies=3))
+    return tuple(layer_tensors(model, training, kind, fused=True))
 
 
 def waiting_tensors(model: ModelSpec, training: TrainingSpec, kind: LayerKind) -> tuple[Tensor, ...]:
