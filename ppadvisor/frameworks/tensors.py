@@ -217,17 +217,44 @@ def _expert_gradients(model: ModelSpec, moe: MoeSpec, element: int, gates: int) 
 def backward_work(model: ModelSpec, training: TrainingSpec, kind: LayerKind) -> tuple[Tensor, ...]:
     """Gradients alive at the worst moment of a layer's backward: residual, feed-forward input, gathered input."""
     h, element = model.hidden_size, training.activation_bytes
-    tensors = [
-        Tensor("residual gradient", (4 if training.dropout else 2) * h * element / 2, Spread.SEQUENCE),
-        Tensor("gathered linear input", element * h, Spread.WHOLE, When.SEQUENCE_PARALLEL),
-    ]
     if kind.moe and model.moe:
-        tensors += [
+        inner = [
             Tensor("expert inner gradient", element * model.moe.moe_ffn_hidden_size, Spread.EXPERT_INNER),
             Tensor("expert input gradient", element * h, Spread.EXPERT_TOKENS),
         ]
     else:
-        tensors.append(Tensor("feed-forward gradient", element * model.ffn_hidden_size, Spread.TENSOR))
-    if training.attention == "eager":
-        tensors.append(Tensor("score gradients", 2 * element * model.num_attention_heads, Spread.SCORES))
-    return tuple(tensors)
+        inner = [Tensor("feed-forward gradient", element * model.ffn_hidden_size, Spread.TENSOR)]
+    return (*_residual_work(model, training), *inner, *_score_work(model, training))
+
+
+def plain_backward_work(model: ModelSpec, training: TrainingSpec, kind: LayerKind) -> tuple[Tensor, ...]:
+    """The same in plain torch, where every operation's gradients are tensors of their own.
+
+    A gated activation has three alive at once, the saved product freed. Where that is less, experts have three of
+    their outputs': as it comes, times the weight, and times the output for the weight's own gradient. Counted on torch
+    2.13: exact for dense layers with flash attention; with dropout, experts or written-out scores on the heavy side.
+    """
+    h, element = model.hidden_size, training.activation_bytes
+    gates = 2 if model.gated_mlp else 1
+    if kind.moe and model.moe:
+        width, rows = gates * element * model.moe.moe_ffn_hidden_size, 3 * element * h
+        inner = Tensor("expert inner gradients", width, Spread.EXPERT_INNER)
+        outer = Tensor("expert output gradients", rows, Spread.EXPERT_TOKENS)
+        largest = inner if width > rows else outer
+    else:
+        largest = Tensor("feed-forward gradients", gates * element * model.ffn_hidden_size, Spread.TENSOR)
+    return (*_residual_work(model, training), largest, *_score_work(model, training))
+
+
+def _residual_work(model: ModelSpec, training: TrainingSpec) -> list[Tensor]:
+    h, element = model.hidden_size, training.activation_bytes
+    return [
+        Tensor("residual gradient", (4 if training.dropout else 2) * h * element / 2, Spread.SEQUENCE),
+        Tensor("gathered linear input", element * h, Spread.WHOLE, When.SEQUENCE_PARALLEL),
+    ]
+
+
+def _score_work(model: ModelSpec, training: TrainingSpec) -> list[Tensor]:
+    if training.attention == "flash":
+        return []
+    return [Tensor("score gradients", 2 * training.activation_bytes * model.num_attention_heads, Spread.SCORES)]

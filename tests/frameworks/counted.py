@@ -32,7 +32,7 @@ class LayerCase:
     micro_batch_size: int
     tensor_parallel: int
     counted: dict[str, Any]
-    """saved_bytes, waiting_bytes and the saved tensors, as torch had them."""
+    """saved_bytes, waiting_bytes, work_bytes and the saved tensors, as torch had them."""
 
     @property
     def kind(self) -> LayerKind:
@@ -61,7 +61,7 @@ class LayerCase:
 def case_of(record: dict[str, Any]) -> LayerCase:
     """A record of the file, its model checked like a user's."""
     spec = ModelSpec(name=record["name"], **{**COMMON, **record["model"]})
-    counted = {key: record.get(key) for key in ("saved_bytes", "waiting_bytes", "tensors")}
+    counted = {key: record.get(key) for key in ("saved_bytes", "waiting_bytes", "work_bytes", "tensors")}
     return LayerCase(
         record["name"], spec, record["run"], record["micro_batch_size"], record["tensor_parallel"], counted
     )

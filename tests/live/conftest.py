@@ -4,4 +4,4 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
-collect_ignore = [] if find_spec("torch") else ["layers.py", "recount.py", "saved.py"]
+collect_ignore = [] if find_spec("torch") else ["layers.py", "pipeline.py", "recount.py", "saved.py", "working.py"]

@@ -71,7 +71,7 @@ class Core(torch.nn.Module):  # type: ignore[misc]
     def __init__(self, training: TrainingSpec, scores: int) -> None:
         super().__init__()
         self.flash, self.dropout = training.attention == "flash", training.dropout
-        self.register_buffer("future", torch.empty(scores, scores, dtype=torch.bool))
+        self.register_buffer("future", torch.ones(scores, scores, dtype=torch.bool).triu(1))
 
     def forward(self, q: Any, k: Any, v: Any) -> Any:
         q, k, v = (x.transpose(1, 2) for x in (q, k, v))

@@ -7,6 +7,7 @@ from typing import Any
 
 from tests.frameworks.counted import DOCUMENT, FILE, case_of
 from tests.live.saved import SplitBackward, saved, size, torch
+from tests.live.working import backward_work
 
 LAYERS = 3
 """In a row, for the split backward: at the ends of a stack a layer may hold less."""
@@ -18,7 +19,12 @@ def recounted(record: dict[str, Any]) -> dict[str, Any]:
     kept, output = saved(case)
     split = SplitBackward(case, LAYERS)
     split.input_step()
-    counts = {"saved_bytes": size(kept.alive), "waiting_bytes": split.held() // LAYERS, "tensors": kept.listed()}
+    counts = {
+        "saved_bytes": size(kept.alive),
+        "waiting_bytes": split.held() // LAYERS,
+        "work_bytes": backward_work(case, LAYERS),
+        "tensors": kept.listed(),
+    }
     del output
     return {**record, **counts}
 

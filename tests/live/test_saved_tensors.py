@@ -12,6 +12,7 @@ from ppadvisor.engine.memory_activations import layer_saved
 from tests.frameworks.counted import DOCUMENT, LayerCase, every_layer
 from tests.live.layers import Norm
 from tests.live.saved import SplitBackward, keeping, saved, size, stack, torch
+from tests.live.working import backward_work
 
 pytestmark = [
     pytest.mark.torch,
@@ -50,6 +51,15 @@ def test_a_split_backward_holds_what_torch_holds(case: LayerCase) -> None:
         assert freed == 0
     split.weight_step()
     assert size(split.kept.alive) == 0
+
+
+@every_layer
+def test_the_published_working_sets_are_torchs(case: LayerCase) -> None:
+    """What the backward of LAYERS layers adds to what is alive before it is as large as the file says.
+
+    How our lists compare with that is tested without torch, tests/frameworks/test_saved_tensors.py.
+    """
+    assert backward_work(case, LAYERS) == case.counted["work_bytes"]
 
 
 @every_layer

@@ -6,7 +6,7 @@ Source: torch 2.13, torch/distributed/pipelining/schedules.py (constraints: its 
 from __future__ import annotations
 
 from ppadvisor.frameworks.profile import FrameworkProfile, Tensor
-from ppadvisor.frameworks.tensors import LOSSES, backward_work, layer_tensors, output_gradients
+from ppadvisor.frameworks.tensors import LOSSES, layer_tensors, output_gradients, plain_backward_work
 from ppadvisor.frameworks.torchtitan.rules import RULES
 from ppadvisor.specs.model import LayerKind, ModelSpec
 from ppadvisor.specs.training import TrainingSpec
@@ -44,7 +44,7 @@ PROFILE = FrameworkProfile(
     default_loss="torch",
     saved_tensors=saved_tensors,
     waiting_tensors=waiting_tensors,
-    backward_work=backward_work,
+    backward_work=plain_backward_work,
     rules=RULES,
     dummy_weight_gradients=False,
     frees_sent_outputs=False,
