@@ -243,8 +243,13 @@ def _handoff_buffers(view: StageView) -> Formula:
     text, source = f"2 * {one}", "a received activation and a received gradient: Megatron-Core p2p_communication.py"
     values: dict[str, float] = {}
     if plan.problem.framework.keeps_all_receive_buffers:
-        text = f"m * neighbours * {one}"
-        source = "a buffer for each micro-batch and neighbouring stage, kept for good: torch pipelining/stage.py"
+        received = [chunk for chunk in view.chunks if chunk.embedding < 1]
+        kept, values = view.kept(received)
+        waits = sum(chunk.waiting for chunk in received)
+        values |= {"w": waits} if waits else {}
+        count = " - ".join(["m * neighbours", *filter(None, [kept, "w" if waits else ""])])
+        text = f"({count}) * {one}"
+        source = "a buffer for each micro-batch and neighbour, less inputs kept anyway: torch pipelining/stage.py"
         values["neighbours"] = view.of_stage(receive_buffers(plan.inputs)) / plan.estimate.plan.num_microbatches
     alive = view.in_pipeline and plan.estimate.plan.pipeline_parallel > 1
     return plan.formula(text, source, values, alive=alive)

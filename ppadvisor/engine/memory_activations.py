@@ -183,9 +183,21 @@ def receive_buffers(inputs: PlanInputs) -> FloatArray:
 
 
 def handoff_buffers_bytes(inputs: PlanInputs) -> FloatArray:
-    """Room for what is received from neighbouring stages."""
+    """Room for what is received from neighbouring stages.
+
+    Where every micro-batch has a buffer of its own, what was received into it is the very input that the first layer
+    keeps: those in flight, or waiting for their weight gradient, are counted with the saved activations already (as
+    torch's engine was measured).
+    """
+    buffers = by_stage(receive_buffers(inputs))
+    if inputs.problem.framework.keeps_all_receive_buffers:
+        receives = by_chunk((inputs.stages.chunk_embedding < 1).astype(np.float64))
+        kept = in_flight_at(inputs)
+        if inputs.chunks_waiting is not None:
+            kept = kept + by_chunk(inputs.chunks_waiting) * STASH_AT
+        buffers = np.maximum(buffers - (receives * kept).sum(axis=2, keepdims=True), 0.0)
     return (
         by_plan(_boundary_bytes(inputs))
-        * by_stage(receive_buffers(inputs))
+        * buffers
         * at_moments(layer_backward=1, loss=1, head_backward=1, embedding_backward=1)
     )
