@@ -159,7 +159,7 @@ def plan(layers_per_stage: Sequence[int], **changed: object) -> PlanSpec:
 def table_of(plans: Sequence[PlanSpec]) -> PlanTable:
     """The plans as the rows of one table, equal splits and schedules shared."""
     schedules = sorted({one.schedule for one in plans})
-    splits = sorted({one.layers_per_stage for one in plans})
+    splits = sorted({one.layers_per_chunk for one in plans})
     columns = {
         name: np.array([_number(one, name, schedules, splits) for one in plans], dtype=np.int64)
         for name in PlanTable.column_names()
@@ -173,7 +173,7 @@ def _number(one: PlanSpec, column: str, schedules: list[str], splits: list[tuple
     if column == "recompute":
         return RECOMPUTE.index(one.recompute)
     if column == "split":
-        return splits.index(one.layers_per_stage)
+        return splits.index(one.layers_per_chunk)
     return int(getattr(one, column))
 
 
