@@ -179,7 +179,7 @@ def plan(layers_per_stage: Sequence[int], **changed: object) -> PlanSpec:
 def table_of(plans: Sequence[PlanSpec]) -> PlanTable:
     """The plans as the rows of one table, equal splits and schedules shared."""
     schedules = sorted({one.schedule for one in plans})
-    splits = sorted({one.layers_per_stage for one in plans})
+    splits = sorted({one.layers_per_chunk for one in plans})
     choices = list(dict.fromkeys(one.recomputation for one in plans))
     columns = {
         name: np.array([_number(one, name, schedules, splits, choices) for one in plans], dtype=np.int64)
@@ -196,7 +196,7 @@ def _number(
     if column == "recompute":
         return choices.index(one.recomputation)
     if column == "split":
-        return splits.index(one.layers_per_stage)
+        return splits.index(one.layers_per_chunk)
     return int(getattr(one, column))
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from ppadvisor.engine.explain_stage import StageView, Worded
 from ppadvisor.engine.expressions import Formula
 from ppadvisor.engine.memory import BETWEEN_STEPS, TERMS, communicator_groups
-from ppadvisor.engine.memory_activations import receive_buffers, waiting_per_layer
+from ppadvisor.engine.memory_activations import receive_buffers, waiting_per_layer, work_by_half
 from ppadvisor.engine.memory_states import (
     autograd_gradients_alive,
     distinct_matrix_parameters,
@@ -207,12 +207,17 @@ def _recomputed_layer(view: StageView) -> Formula:
 def _layer_backward_work(view: StageView) -> Formula:
     plan = view.plan
     problem, inputs = plan.problem, plan.inputs
-    of_kind = [problem.framework.backward_work(problem.model, problem.training, kind) for kind in inputs.kinds]
-    size = np.array([[float(inputs.tensor_bytes(tensors)[0]) for tensors in of_kind]])
-    tensors = [t for t in of_kind[view.largest_kind(size)] if inputs.tensor_bytes((t,))[0] > 0]
-    source = f"own count of what a layer's backward holds: {', '.join(t.name for t in tensors)}"
+    halves = [work_by_half(inputs, kind) for kind in inputs.kinds]
+    kind = view.largest_kind(np.array([[float(np.maximum(*of_kind)[0]) for of_kind in halves]]))
+    early, late = (float(half[0]) for half in halves[kind])
+    work = problem.framework.backward_work(problem.model, problem.training, inputs.kinds[kind])
+    tensors = [t for t in work if t.attention_share != (1 if early >= late else 0) and inputs.tensor_bytes((t,))[0] > 0]
     text = " + ".join(plan.tensor(t) for t in tensors)
-    return plan.formula(text, source, alive=view.memory.moment == "layer_backward")
+    whole = sum(float(inputs.tensor_bytes((t,))[0]) for t in tensors)
+    source = f"own count of what a layer's backward holds: {', '.join(t.name for t in tensors)}"
+    if late > early:
+        text, source = f"{text} - freed", f"{source}; freed: what the feed-forward had saved"
+    return plan.formula(text, source, {"freed": whole - late}, alive=view.memory.moment == "layer_backward")
 
 
 def _head_activations(view: StageView) -> Formula:
@@ -266,8 +271,13 @@ def _handoff_buffers(view: StageView) -> Formula:
     text, source = f"2 * {one}", "a received activation and a received gradient: Megatron-Core p2p_communication.py"
     values: dict[str, float] = {}
     if plan.problem.framework.keeps_all_receive_buffers:
-        text = f"m * neighbours * {one}"
-        source = "a buffer for each micro-batch and neighbouring stage, kept for good: torch pipelining/stage.py"
+        received = [chunk for chunk in view.chunks if chunk.embedding < 1]
+        kept, values = view.kept(received)
+        waits = sum(chunk.waiting for chunk in received)
+        values |= {"w": waits} if waits else {}
+        count = " - ".join(["m * neighbours", *filter(None, [kept, "w" if waits else ""])])
+        text = f"({count}) * {one}"
+        source = "a buffer for each micro-batch and neighbour, less inputs kept anyway: torch pipelining/stage.py"
         values["neighbours"] = view.of_stage(receive_buffers(plan.inputs)) / plan.estimate.plan.num_microbatches
     alive = view.in_pipeline and plan.estimate.plan.pipeline_parallel > 1
     return plan.formula(text, source, values, alive=alive)

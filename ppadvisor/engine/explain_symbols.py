@@ -57,6 +57,7 @@ SYMBOLS: dict[str, str] = {
     "w": "micro-batches at that moment whose input gradient is done and whose weight gradient is not",
     "S_w": "bytes that one layer holds for one of those",
     "A": "bytes that one layer keeps for one micro-batch without recomputation",
+    "freed": "bytes that the layer's feed-forward had saved, free by the time of attention's backward",
     "neighbours": "stages from which the chunks of the rank receive, forward and backward",
     "allocated": "bytes of all tensors of the stage: the terms above",
     "transient": "bytes of those of them that come and go with the micro-batches",

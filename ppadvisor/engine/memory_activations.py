@@ -7,7 +7,7 @@ import numpy as np
 from ppadvisor.engine.inputs import FloatArray, PlanInputs
 from ppadvisor.engine.memory_axes import STASH_AT, at_moments, by_chunk, by_plan, by_stage
 from ppadvisor.engine.recomputation import repeated_at_once, saved_per_chunk
-from ppadvisor.frameworks.profile import Tensor
+from ppadvisor.specs.model import LayerKind
 
 
 def in_flight_at(inputs: PlanInputs) -> FloatArray:
@@ -83,16 +83,23 @@ def recomputed_layer_bytes(inputs: PlanInputs) -> FloatArray:
 
 
 def layer_backward_work_bytes(inputs: PlanInputs) -> FloatArray:
-    """Gradients and gathered inputs alive in the backward of one layer."""
-    problem = inputs.problem
+    """Gradients and gathered inputs alive in the backward of one layer, in whichever half they need more.
 
-    def work(tensors: tuple[Tensor, ...]) -> FloatArray:
-        return inputs.tensor_bytes(tensors)
-
-    per_kind = np.stack(
-        [work(problem.framework.backward_work(problem.model, problem.training, kind)) for kind in inputs.kinds], axis=-1
-    )
+    When attention's backward comes, what the layer's feed-forward had saved is freed: so much less is needed there.
+    """
+    per_kind = np.stack([np.maximum(*work_by_half(inputs, kind)) for kind in inputs.kinds], axis=-1)
     return by_stage(inputs.largest_layer(per_kind)) * at_moments(layer_backward=1)
+
+
+def work_by_half(inputs: PlanInputs, kind: LayerKind) -> tuple[FloatArray, FloatArray]:
+    """(feed-forward's, attention's less what the former had freed) bytes in work in one layer's backward, (plans,)."""
+    problem = inputs.problem
+    work = problem.framework.backward_work(problem.model, problem.training, kind)
+    saved = problem.framework.saved_tensors(problem.model, problem.training, kind)
+    freed = sum(((1 - t.attention_share) * inputs.tensor_bytes((t,)) for t in saved), np.zeros(len(inputs.plans)))
+    early = inputs.tensor_bytes(tuple(t for t in work if t.attention_share < 1))
+    late = inputs.tensor_bytes(tuple(t for t in work if t.attention_share > 0))
+    return early, late - freed
 
 
 def head_activations_bytes(inputs: PlanInputs) -> FloatArray:
@@ -165,9 +172,21 @@ def receive_buffers(inputs: PlanInputs) -> FloatArray:
 
 
 def handoff_buffers_bytes(inputs: PlanInputs) -> FloatArray:
-    """Room for what is received from neighbouring stages."""
+    """Room for what is received from neighbouring stages.
+
+    Where every micro-batch has a buffer of its own, what was received into it is the very input that the first layer
+    keeps: those in flight, or waiting for their weight gradient, are counted with the saved activations already (as
+    torch's engine was measured).
+    """
+    buffers = by_stage(receive_buffers(inputs))
+    if inputs.problem.framework.keeps_all_receive_buffers:
+        receives = by_chunk((inputs.stages.chunk_embedding < 1).astype(np.float64))
+        kept = in_flight_at(inputs)
+        if inputs.chunks_waiting is not None:
+            kept = kept + by_chunk(inputs.chunks_waiting) * STASH_AT
+        buffers = np.maximum(buffers - (receives * kept).sum(axis=2, keepdims=True), 0.0)
     return (
         by_plan(_boundary_bytes(inputs))
-        * by_stage(receive_buffers(inputs))
+        * buffers
         * at_moments(layer_backward=1, loss=1, head_backward=1, embedding_backward=1)
     )

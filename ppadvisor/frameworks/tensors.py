@@ -2,13 +2,18 @@
 
 Bytes per token in 16 bit: Korthikanti et al. 2022 (arXiv 2205.05198, section 4.1) for the GPT layer
 (34 s b h with flash attention and dropout), and the same count done for gated, grouped-query, latent and MoE layers.
+
+`fused` is about a trainer's own kernels: a gated activation in one piece that also weighs an expert's tokens, and keys
+and values of latent attention each in a tensor of their own (Megatron). Without it every operation is plain torch's
+own, but for norms and flash attention, which are one kernel each; that list is what torch's autograd saves, byte for
+byte (tests/live/test_saved_tensors.py).
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from ppadvisor.frameworks.profile import LossProfile, Spread, Tensor, When
+from ppadvisor.frameworks.profile import LossProfile, Spread, Tensor
 from ppadvisor.specs.model import LayerKind, MlaSpec, ModelSpec, MoeSpec
 from ppadvisor.specs.recomputation import CORE_ATTENTION
 from ppadvisor.specs.training import Loss, TrainingSpec
@@ -34,17 +39,23 @@ LOSSES: dict[Loss, LossProfile] = {
 
 
 ATTENTION_NORM, FEED_FORWARD_NORM = "norm output before attention", "norm output before the feed-forward"
+ATTENTION_OUTPUT, ACTIVATION = "attention output", "feed-forward activation"
+"""Tensors that a framework treats in its own way."""
+
+
+def _statistics(model: ModelSpec) -> int:
+    """Bytes that a norm keeps of one row, in fp32: 1 / deviation, and the mean where it takes it away."""
+    return 8 if model.normalization == "layernorm" else 4
 
 
 def norm_tensors(model: ModelSpec, training: TrainingSpec, element: int) -> list[Tensor]:
     """Inputs of the norms (the residual stream) and their outputs (inputs of the linears behind them)."""
     h = model.hidden_size
-    statistics = 8 if model.normalization == "layernorm" else 4
     inputs = 1 if model.parallel_block else 2
     tensors = [
         Tensor("norm inputs", inputs * element * h, Spread.SEQUENCE, attention_share=0.5),
         Tensor(ATTENTION_NORM, element * h, Spread.SEQUENCE, modules=("layernorm",), attention_share=1.0),
-        Tensor("norm statistics", statistics * model.norms_per_layer, Spread.SEQUENCE, attention_share=0.5),
+        Tensor("norm statistics", _statistics(model) * model.norms_per_layer, Spread.SEQUENCE, attention_share=0.5),
     ]
     if model.norms_per_layer > 1:
         tensors.append(Tensor(FEED_FORWARD_NORM, element * h, Spread.SEQUENCE, modules=("layernorm",)))
@@ -57,37 +68,46 @@ def norm_tensors(model: ModelSpec, training: TrainingSpec, element: int) -> list
     return tensors
 
 
-def attention_tensors(model: ModelSpec, training: TrainingSpec, element: int) -> list[Tensor]:
+def attention_tensors(model: ModelSpec, training: TrainingSpec, element: int, fused: bool) -> list[Tensor]:
     """q, k, v, the attention core of the kernel in use, and the input of the output projection."""
     if model.mla:
-        return [*_mla_tensors(model, model.mla, element), *_core_tensors(model, training, element)]
-    width, kv_width = model.num_attention_heads * model.head_dim, model.num_query_groups * model.head_dim
+        return [*_mla_tensors(model, model.mla, element, fused), *_core_tensors(model, training, element)]
+    heads, groups = model.num_attention_heads, model.num_query_groups
+    width, kv_width = heads * model.head_dim, groups * model.head_dim
     tensors = [
         Tensor("q, k, v", element * (width + 2 * kv_width), Spread.TENSOR, attention_share=1.0),
-        Tensor("attention output", element * width, Spread.TENSOR, attention_share=1.0),
+        Tensor(ATTENTION_OUTPUT, element * width, Spread.TENSOR, attention_share=1.0),
     ]
     if model.qk_norm != "none":
         # q and k before their norm are kept beside q and k after it.
         size = element * (width + kv_width)
         tensors.append(Tensor("q, k before their norm", size, Spread.TENSOR, attention_share=1.0))
+        whole = model.qk_norm == "full"
+        statistics = _statistics(model) * (2 if whole else heads + groups)
+        spread = Spread.WHOLE if whole else Spread.TENSOR
+        tensors.append(Tensor("statistics of q, k", statistics, spread, attention_share=1.0))
+    if training.attention == "eager" and groups < heads:
+        # The products want a key and a value for every head; those of the groups are then needed no longer.
+        repeated = element * 2 * (width - kv_width)
+        name = "keys and values repeated"
+        tensors.append(Tensor(name, repeated, Spread.TENSOR, modules=CORE_ATTENTION, attention_share=1.0))
     return [*tensors, *_core_tensors(model, training, element)]
 
 
-def _mla_tensors(model: ModelSpec, mla: MlaSpec, element: int) -> list[Tensor]:
+def _mla_tensors(model: ModelSpec, mla: MlaSpec, element: int, fused: bool) -> list[Tensor]:
     """DeepSeek-V2 (arXiv 2405.04434) section 2.1: latents, the expanded q, k, v, the attention output."""
     a, qk = model.num_attention_heads, mla.qk_nope_head_dim + mla.qk_rope_head_dim
     normed = (mla.q_lora_rank or 0) + mla.kv_lora_rank
+    statistics = _statistics(model) * (2 if mla.q_lora_rank else 1)
+    # In plain torch v is a part of the up-projection's output, and a part keeps the whole alive: the keys too.
+    v_storage = mla.v_head_dim + (0 if fused else mla.qk_nope_head_dim)
+    expanded, up = element * a * (2 * qk + v_storage), ("mla_up_proj",)
     return [
         Tensor("latents", element * (normed + mla.qk_rope_head_dim), Spread.SEQUENCE, attention_share=1.0),
-        Tensor("normed latents", element * normed, Spread.SEQUENCE, modules=("mla_up_proj",), attention_share=1.0),
-        Tensor(
-            "q, k, v",
-            element * a * (2 * qk + mla.v_head_dim),
-            Spread.TENSOR,
-            modules=("mla_up_proj",),
-            attention_share=1.0,
-        ),
-        Tensor("attention output", element * a * mla.v_head_dim, Spread.TENSOR, attention_share=1.0),
+        Tensor("normed latents", element * normed, Spread.SEQUENCE, modules=up, attention_share=1.0),
+        Tensor("statistics of the latents", statistics, Spread.SEQUENCE, modules=up, attention_share=1.0),
+        Tensor("q, k, v", expanded, Spread.TENSOR, modules=up, attention_share=1.0),
+        Tensor(ATTENTION_OUTPUT, element * a * mla.v_head_dim, Spread.TENSOR, attention_share=1.0),
     ]
 
 
@@ -110,92 +130,68 @@ def dropout_tensors(model: ModelSpec, training: TrainingSpec) -> list[Tensor]:
 
 
 def _inner_tensors(
-    model: ModelSpec, width: int, element: int, gated_copies: int, spread: Spread, modules: tuple[str, ...]
+    model: ModelSpec, width: int, element: int, fused: bool, spread: Spread, modules: tuple[str, ...]
 ) -> list[Tensor]:
     """First product and activation output of a feed-forward of `width`, one or many experts.
 
-    `gated_copies`: tensors of the inner width that a gated feed-forward keeps (3 with a fused
-    activation: gate, up, product; 4 in plain torch: also the activated gate). `modules`: those that drop both, and the
-    one that drops only what the activation makes.
+    A gated one keeps gate, up and product; in plain torch also the activated gate. `modules`: those that drop both, and
+    last the one that drops only what the activation makes.
     """
     products = 2 if model.gated_mlp else 1
-    activated = (gated_copies if model.gated_mlp else 2) - products
-    part = "expert" if spread is Spread.EXPERT_INNER else "feed-forward"
+    activated = 2 if model.gated_mlp and not fused else 1
+    first, second = ("expert first product", "expert activation")
+    if spread is not Spread.EXPERT_INNER:
+        first, second = "feed-forward first product", ACTIVATION
     return [
-        Tensor(f"{part} first product", products * element * width, spread, modules=modules[:-1]),
-        Tensor(f"{part} activation", activated * element * width, spread, modules=modules),
+        Tensor(first, products * element * width, spread, modules=modules[:-1]),
+        Tensor(second, activated * element * width, spread, modules=modules),
     ]
 
 
-def mlp_tensors(model: ModelSpec, width: int, element: int, gated_copies: int) -> list[Tensor]:
+def mlp_tensors(model: ModelSpec, width: int, element: int, fused: bool) -> list[Tensor]:
     """Inner tensors of a dense feed-forward of `width`."""
-    return _inner_tensors(model, width, element, gated_copies, Spread.TENSOR, ("mlp", "activation"))
+    return _inner_tensors(model, width, element, fused, Spread.TENSOR, ("mlp", "activation"))
 
 
-def moe_tensors(model: ModelSpec, moe: MoeSpec, element: int, gated_copies: int) -> list[Tensor]:
+def moe_tensors(model: ModelSpec, moe: MoeSpec, element: int, fused: bool) -> list[Tensor]:
     """Dispatched tokens, inner tensors of the routed and shared experts, the router."""
-    inner = moe.moe_ffn_hidden_size
+    h, k, moe_module = model.hidden_size, moe.experts_per_token, ("moe",)
     tensors = [
-        Tensor("expert input", element * model.hidden_size, Spread.EXPERT_TOKENS, modules=("moe",)),
-        *_inner_tensors(model, inner, element, gated_copies, Spread.EXPERT_INNER, ("moe", "moe_act")),
-        # fp32 logits, probabilities and their gradients' copies, and the routing map
-        Tensor("router", 16 * moe.num_experts, Spread.SEQUENCE, modules=("moe",)),
+        Tensor("expert input", element * h, Spread.EXPERT_TOKENS, modules=moe_module),
+        *_inner_tensors(model, moe.moe_ffn_hidden_size, element, fused, Spread.EXPERT_INNER, (*moe_module, "moe_act")),
     ]
+    if fused:
+        # fp32 logits, probabilities and their gradients' copies, and the routing map
+        tensors.append(Tensor("router", 16 * moe.num_experts, Spread.SEQUENCE, modules=moe_module))
+    else:
+        tensors += [
+            # to be multiplied by its weight, which wants it for its gradient
+            Tensor("expert output", element * h, Spread.EXPERT_TOKENS, modules=moe_module),
+            # fp32 probabilities; of each chosen expert three 64-bit indices (expert, order, row) and the weight in fp32
+            # and as an activation; their fp32 sum
+            Tensor("router", 4 * moe.num_experts + (3 * 8 + 4 + element) * k + 4, Spread.SEQUENCE, modules=moe_module),
+        ]
     if moe.num_shared_experts and moe.shared_expert_ffn_hidden_size:
         width = moe.num_shared_experts * moe.shared_expert_ffn_hidden_size
-        shared = _inner_tensors(
-            model, width, element, gated_copies, Spread.TENSOR, ("moe", "shared_experts", "activation")
-        )
+        shared_modules = (*moe_module, "shared_experts", "activation")
+        shared = _inner_tensors(model, width, element, fused, Spread.TENSOR, shared_modules)
         tensors += [replace(tensor, name=f"shared {tensor.name}") for tensor in shared]
+        if moe.shared_expert_gate:
+            name = "shared output and its gate"
+            tensors.append(Tensor(name, element * (h + 1), Spread.SEQUENCE, modules=moe_module))
     return tensors
 
 
-def layer_tensors(model: ModelSpec, training: TrainingSpec, kind: LayerKind, gated_copies: int) -> list[Tensor]:
+def layer_tensors(model: ModelSpec, training: TrainingSpec, kind: LayerKind, *, fused: bool) -> list[Tensor]:
     """All that one layer of this kind keeps for its backward, without recomputation."""
     element = training.activation_bytes
     if kind.moe and model.moe:
-        feed_forward = moe_tensors(model, model.moe, element, gated_copies)
+        feed_forward = moe_tensors(model, model.moe, element, fused)
     else:
-        feed_forward = mlp_tensors(model, model.ffn_hidden_size, element, gated_copies)
+        feed_forward = mlp_tensors(model, model.ffn_hidden_size, element, fused)
     return [
         *norm_tensors(model, training, element),
-        *attention_tensors(model, training, element),
+        *attention_tensors(model, training, element, fused),
         *feed_forward,
         *dropout_tensors(model, training),
     ]
-
-
-def output_gradients(model: ModelSpec, training: TrainingSpec, kind: LayerKind) -> tuple[Tensor, ...]:
-    """Gradients of the outputs of a layer's linears: what the weight gradients need beside the saved inputs."""
-    h, element = model.hidden_size, training.activation_bytes
-    width = model.num_attention_heads * model.head_dim
-    attention = width + 2 * model.num_query_groups * model.head_dim
-    gates = 2 if model.gated_mlp else 1
-    tensors = [
-        Tensor("gradients of q, k, v", element * attention, Spread.TENSOR),
-        # attention output, feed-forward output, and the outputs of the two norms
-        Tensor("gradients of the residual stream", 4 * element * h, Spread.SEQUENCE),
-    ]
-    if kind.moe and model.moe:
-        inner = gates * element * model.moe.moe_ffn_hidden_size
-        return (*tensors, Tensor("gradients of the experts", inner, Spread.EXPERT_INNER))
-    return (*tensors, Tensor("gradients of the feed-forward", gates * element * model.ffn_hidden_size, Spread.TENSOR))
-
-
-def backward_work(model: ModelSpec, training: TrainingSpec, kind: LayerKind) -> tuple[Tensor, ...]:
-    """Gradients alive at the worst moment of a layer's backward: residual, feed-forward input, gathered input."""
-    h, element = model.hidden_size, training.activation_bytes
-    tensors = [
-        Tensor("residual gradient", (4 if training.dropout else 2) * h * element / 2, Spread.SEQUENCE),
-        Tensor("gathered linear input", element * h, Spread.WHOLE, When.SEQUENCE_PARALLEL),
-    ]
-    if kind.moe and model.moe:
-        tensors += [
-            Tensor("expert inner gradient", element * model.moe.moe_ffn_hidden_size, Spread.EXPERT_INNER),
-            Tensor("expert input gradient", element * h, Spread.EXPERT_TOKENS),
-        ]
-    else:
-        tensors.append(Tensor("feed-forward gradient", element * model.ffn_hidden_size, Spread.TENSOR))
-    if training.attention == "eager":
-        tensors.append(Tensor("score gradients", 2 * element * model.num_attention_heads, Spread.SCORES))
-    return tuple(tensors)

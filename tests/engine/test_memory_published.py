@@ -194,10 +194,10 @@ def test_dispatched_tokens_follow_the_cut_of_the_experts(etp: int) -> None:
     inputs = PlanInputs.of(of, table_of([plan([12], tensor_parallel=4, expert_tensor_parallel=etp)]), every_stage=True)
     dense, moe = sorted(range(2), key=lambda i: inputs.kinds[i].moe)
     found = saved_per_layer(inputs)[0]
-    # tokens to 2 of 8 experts of width 512 (gate, up, activated gate, product), one shared expert of the same width,
-    # router of 16 bytes an expert, where the dense layer has its 1792
-    routed = 2 * 512 * 2 * etp / 4 + 4 * 2 * 512 * 2 / 4
-    expected = routed + 4 * 2 * 512 / 4 + 16 * 8 / 4 - 4 * 2 * 1792 / 4
+    # tokens to 2 of 8 experts and back, of width 512 (gate, up, activated gate, product), one shared expert of the same
+    # width, router (8 probabilities in fp32, 30 bytes a chosen expert, a sum), where the dense layer has its 1792
+    routed = 2 * 2 * 512 * 2 * etp / 4 + 4 * 2 * 512 * 2 / 4
+    expected = routed + 4 * 2 * 512 / 4 + (4 * 8 + 30 * 2 + 4) / 4 - 4 * 2 * 1792 / 4
     assert found[moe] - found[dense] == 2048 * expected
 
 

@@ -100,7 +100,8 @@ def test_megatrons_modules_on_a_latent_moe_layer() -> None:
     assert spared["layernorm"] == 4 * H
     qk = mla.qk_nope_head_dim + mla.qk_rope_head_dim
     normed = 2 * ((mla.q_lora_rank or 0) + mla.kv_lora_rank)
-    assert spared["mla_up_proj"] == 2 * A * (2 * qk + mla.v_head_dim) + normed
+    # and the fp32 statistics of the two norms
+    assert spared["mla_up_proj"] == 2 * A * (2 * qk + mla.v_head_dim) + normed + 2 * 4
     assert spared["mlp"] == 0
 
 

@@ -51,6 +51,7 @@ def test_what_a_record_leaves_out_is_said() -> None:
         "training.gradient_precision = fp32",
         "training.attention = flash",
         "training.dropout = true",
+        "training.fused_norm = true",
         "training.loss = native",
     }
 

@@ -7,15 +7,16 @@ engine refuses ZeRO-2 and ZeRO-3.
 from __future__ import annotations
 
 from ppadvisor.frameworks.deepspeed.rules import RULES
+from ppadvisor.frameworks.gradients import output_gradients, plain_backward_work
 from ppadvisor.frameworks.profile import FrameworkProfile, Tensor
-from ppadvisor.frameworks.tensors import LOSSES, backward_work, layer_tensors, output_gradients
+from ppadvisor.frameworks.tensors import LOSSES, layer_tensors
 from ppadvisor.specs.model import LayerKind, ModelSpec
 from ppadvisor.specs.training import TrainingSpec
 
 
 def saved_tensors(model: ModelSpec, training: TrainingSpec, kind: LayerKind) -> tuple[Tensor, ...]:
     """Plain torch layers: gate, up, activated gate and product of a gated feed-forward are all kept."""
-    return tuple(layer_tensors(model, training, kind, gated_copies=4))
+    return tuple(layer_tensors(model, training, kind, fused=False))
 
 
 def waiting_tensors(model: ModelSpec, training: TrainingSpec, kind: LayerKind) -> tuple[Tensor, ...]:
@@ -35,7 +36,7 @@ PROFILE = FrameworkProfile(
     default_loss="torch",
     saved_tensors=saved_tensors,
     waiting_tensors=waiting_tensors,
-    backward_work=backward_work,
+    backward_work=plain_backward_work,
     rules=RULES,
     dummy_weight_gradients=False,
     frees_sent_outputs=False,

@@ -7,16 +7,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from ppadvisor.frameworks.gradients import backward_work, output_gradients
 from ppadvisor.frameworks.megatron.rules import RULES
 from ppadvisor.frameworks.profile import FrameworkProfile, Spread, Tensor, When
-from ppadvisor.frameworks.tensors import (
-    ATTENTION_NORM,
-    FEED_FORWARD_NORM,
-    LOSSES,
-    backward_work,
-    layer_tensors,
-    output_gradients,
-)
+from ppadvisor.frameworks.tensors import ATTENTION_NORM, FEED_FORWARD_NORM, LOSSES, layer_tensors
 from ppadvisor.specs.model import LayerKind, ModelSpec
 from ppadvisor.specs.recomputation import CORE_ATTENTION
 from ppadvisor.specs.training import TrainingSpec
@@ -41,7 +35,7 @@ def saved_tensors(model: ModelSpec, training: TrainingSpec, kind: LayerKind) -> 
             _copy("attention output before the exchange", element * width, When.CONTEXT_PARALLEL),
         ]
     norms = {ATTENTION_NORM: ("layernorm",) if model.mla else (), FEED_FORWARD_NORM: _second_norm(kind)}
-    shared = layer_tensors(model, training, kind, gated_copies=3)
+    shared = layer_tensors(model, training, kind, fused=True)
     return (*(replace(tensor, modules=norms.get(tensor.name, tensor.modules)) for tensor in shared), *extra)
 
 

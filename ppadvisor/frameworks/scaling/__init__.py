@@ -8,16 +8,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from ppadvisor.frameworks.gradients import output_gradients, plain_backward_work
 from ppadvisor.frameworks.profile import FrameworkProfile, LossProfile, Spread, Tensor
 from ppadvisor.frameworks.rules import COMMON_RULES
-from ppadvisor.frameworks.tensors import (
-    ATTENTION_NORM,
-    FEED_FORWARD_NORM,
-    LOSSES,
-    backward_work,
-    layer_tensors,
-    output_gradients,
-)
+from ppadvisor.frameworks.tensors import ATTENTION_NORM, FEED_FORWARD_NORM, LOSSES, layer_tensors
 from ppadvisor.specs.model import LayerKind, ModelSpec
 from ppadvisor.specs.training import TrainingSpec
 
@@ -38,7 +32,7 @@ TORCH = LossProfile(
 def saved_tensors(model: ModelSpec, training: TrainingSpec, kind: LayerKind) -> tuple[Tensor, ...]:
     """Plain torch layers, whose norms gather their output: the linears keep it whole (norm/rms_norm.py:101)."""
     gathered = (ATTENTION_NORM, FEED_FORWARD_NORM)
-    shared = layer_tensors(model, training, kind, gated_copies=4)
+    shared = layer_tensors(model, training, kind, fused=False)
     return tuple(replace(t, spread=Spread.WHOLE) if t.name in gathered else t for t in shared)
 
 
@@ -59,7 +53,7 @@ PROFILE = FrameworkProfile(
     default_loss="torch",
     saved_tensors=saved_tensors,
     waiting_tensors=waiting_tensors,
-    backward_work=backward_work,
+    backward_work=plain_backward_work,
     rules=COMMON_RULES,
     dummy_weight_gradients=False,
     frees_sent_outputs=False,

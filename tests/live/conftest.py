@@ -1,0 +1,7 @@
+"""Without torch the helpers of these tests cannot be imported, so they are not looked at for doctests either."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+collect_ignore = [] if find_spec("torch") else ["layers.py", "pipeline.py", "recount.py", "saved.py", "working.py"]

@@ -1,0 +1,240 @@
+"""Transformer layers written in plain torch for the tests, on its meta device: shapes and autograd, no numbers.
+
+On `meta` the same kernels are chosen as on a GPU where that matters for memory: norm statistics in fp32, dropout with a
+one-byte mask, flash attention with its log-sum-exp. Nothing here knows what ppadvisor counts; only sizes come from it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ppadvisor.specs.model import LayerKind, MlaSpec, ModelSpec, MoeSpec
+from ppadvisor.specs.training import TrainingSpec
+
+torch: Any = pytest.importorskip("torch", reason="compares with torch, which is not installed")
+functional: Any = torch.nn.functional
+
+DROPOUT = 0.1
+
+
+class FusedRmsNorm(torch.autograd.Function):  # type: ignore[misc] # torch may be missing, so it has no types here
+    """Stands in for aten's _fused_rms_norm, a composite on `meta`: that saves its input and rstd in fp32, as here."""
+
+    @staticmethod
+    def forward(context: Any, x: Any, weight: Any) -> Any:
+        rstd = torch.rsqrt(x.float().square().mean(-1, keepdim=True) + 1e-5)
+        context.save_for_backward(x, weight, rstd)
+        return torch.empty_like(x)
+
+    @staticmethod
+    def backward(context: Any, gradient: Any) -> Any:
+        x, weight, _ = context.saved_tensors
+        return torch.empty_like(x), torch.empty_like(weight)
+
+
+class Norm(torch.nn.Module):  # type: ignore[misc]
+    """LayerNorm or RMSNorm over the last dimension."""
+
+    def __init__(self, kind: str, width: int) -> None:
+        super().__init__()
+        self.kind, self.width = kind, width
+        self.weight = torch.nn.Parameter(torch.empty(width))
+        self.bias = torch.nn.Parameter(torch.empty(width)) if kind == "layernorm" else None
+
+    def forward(self, x: Any) -> Any:
+        if self.kind == "layernorm":
+            return functional.layer_norm(x, (self.width,), self.weight, self.bias)
+        return FusedRmsNorm.apply(x, self.weight)
+
+
+def linear(inputs: int, outputs: int, bias: bool = False) -> Any:
+    """A linear; without a bias unless asked for."""
+    return torch.nn.Linear(inputs, outputs, bias=bias)
+
+
+def dropped(x: Any, on: bool) -> Any:
+    """Dropout as a GPU runs it: a mask of one byte an element."""
+    return torch.native_dropout(x, DROPOUT, True)[0] if on else x
+
+
+def rotated(x: Any, angles: Any) -> Any:
+    """Rotary embedding in fp32: x times a constant, in pairs."""
+    pairs = torch.view_as_complex(x.float().reshape(*x.shape[:-1], -1, 2))
+    return torch.view_as_real(pairs * angles).flatten(-2).to(x.dtype)
+
+
+class Core(torch.nn.Module):  # type: ignore[misc]
+    """Attention itself, on (b, s, heads, width) and back: one fused kernel, or scores written out."""
+
+    def __init__(self, training: TrainingSpec, scores: int) -> None:
+        super().__init__()
+        self.flash, self.dropout = training.attention == "flash", training.dropout
+        self.register_buffer("future", torch.ones(scores, scores, dtype=torch.bool).triu(1))
+
+    def forward(self, q: Any, k: Any, v: Any) -> Any:
+        q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+        if self.flash and q.shape[-1] == v.shape[-1]:
+            chance = DROPOUT if self.dropout else 0.0
+            out = torch.ops.aten._scaled_dot_product_flash_attention(q, k, v, chance, True)[0]
+        elif self.flash:  # flash attention wants equal widths, cuDNN's kernel does not
+            out = torch.ops.aten._scaled_dot_product_cudnn_attention(q, k, v, None, True, 0.0, True)[0]
+        else:
+            groups = q.shape[1] // k.shape[1]
+            if groups > 1:
+                k, v = (x.repeat_interleave(groups, dim=1) for x in (k, v))
+            scores = (torch.matmul(q, k.transpose(2, 3)) * q.shape[-1] ** -0.5).masked_fill(self.future, -1e4)
+            out = torch.matmul(dropped(scores.softmax(-1), self.dropout), v)
+        return out.transpose(1, 2).flatten(2)
+
+
+class Attention(torch.nn.Module):  # type: ignore[misc]
+    """Multi-head or grouped attention, `t` of the heads' ranks: separate projections, norms of q and k, rotation."""
+
+    def __init__(self, model: ModelSpec, training: TrainingSpec, t: int) -> None:
+        super().__init__()
+        h, self.head = model.hidden_size, model.head_dim
+        q, kv = model.num_attention_heads * self.head // t, model.num_query_groups * self.head // t
+        self.q, self.k, self.v = linear(h, q, model.qkv_bias), linear(h, kv, model.qkv_bias), linear(h, kv)
+        self.out = linear(q, h, model.attention_output_bias)
+        self.core = Core(training, training.sequence_length)
+        self.per_head = model.qk_norm in ("head", "per_head")
+        widths = () if model.qk_norm == "none" else (self.head, self.head) if self.per_head else (q, kv)
+        self.norms = torch.nn.ModuleList(Norm(model.normalization, width) for width in widths)
+        self.turns = model.positional_embedding == "rope"
+        self.register_buffer("angles", torch.empty(training.sequence_length, 1, self.head // 2, dtype=torch.cfloat))
+
+    def forward(self, x: Any) -> Any:
+        q, k, v = self.q(x), self.k(x), self.v(x)
+        if self.norms and not self.per_head:
+            q, k = self.norms[0](q), self.norms[1](k)
+        q, k, v = (x.unflatten(-1, (-1, self.head)) for x in (q, k, v))
+        if self.norms and self.per_head:
+            q, k = self.norms[0](q), self.norms[1](k)
+        if self.turns:
+            q, k = rotated(q, self.angles), rotated(k, self.angles)
+        return self.out(self.core(q, k, v))
+
+
+class LatentAttention(torch.nn.Module):  # type: ignore[misc]
+    """DeepSeek-V2's attention (arXiv 2405.04434, section 2.1): latents, their norms, one rotated key for all heads."""
+
+    def __init__(self, model: ModelSpec, mla: MlaSpec, training: TrainingSpec, t: int) -> None:
+        super().__init__()
+        h, heads = model.hidden_size, model.num_attention_heads // t
+        self.nope, self.rope, self.v = mla.qk_nope_head_dim, mla.qk_rope_head_dim, mla.v_head_dim
+        self.heads, self.rank = heads, mla.kv_lora_rank
+        q = heads * (self.nope + self.rope)
+        self.q_low = mla.q_lora_rank is not None
+        if mla.q_lora_rank:
+            self.q_down, self.q_norm = linear(h, mla.q_lora_rank), Norm(model.normalization, mla.q_lora_rank)
+        self.q_up = linear(mla.q_lora_rank or h, q)
+        self.kv_down, self.kv_norm = linear(h, self.rank + self.rope), Norm(model.normalization, self.rank)
+        self.kv_up = linear(self.rank, heads * (self.nope + self.v))
+        self.out = linear(heads * self.v, h)
+        self.core = Core(training, training.sequence_length)
+        self.register_buffer("angles", torch.empty(training.sequence_length, 1, self.rope // 2, dtype=torch.cfloat))
+
+    def forward(self, x: Any) -> Any:
+        q = self.q_up(self.q_norm(self.q_down(x)) if self.q_low else x).unflatten(-1, (self.heads, -1))
+        fixed, turning = q.split([self.nope, self.rope], -1)
+        q = torch.cat([fixed, rotated(turning, self.angles)], -1)
+        latent, key = self.kv_down(x).split([self.rank, self.rope], -1)
+        key = rotated(key.unsqueeze(2), self.angles).expand(-1, -1, self.heads, -1)
+        fixed, v = self.kv_up(self.kv_norm(latent)).unflatten(-1, (self.heads, -1)).split([self.nope, self.v], -1)
+        return self.out(self.core(q, torch.cat([fixed, key], -1), v))
+
+
+class FeedForward(torch.nn.Module):  # type: ignore[misc]
+    """Two linears around GELU, or three around a gate with SiLU, each operation on its own."""
+
+    def __init__(self, h: int, width: int, gated: bool) -> None:
+        super().__init__()
+        self.up, self.down = linear(h, width), linear(width, h)
+        self.gate = linear(h, width) if gated else None
+
+    def forward(self, x: Any) -> Any:
+        if self.gate is None:
+            return self.down(functional.gelu(self.up(x)))
+        return self.down(functional.silu(self.gate(x)) * self.up(x))
+
+
+class Experts(torch.nn.Module):  # type: ignore[misc]
+    """Softmax router in fp32, the k best renormalized, tokens sorted by expert, grouped products, weighted sum."""
+
+    def __init__(self, model: ModelSpec, moe: MoeSpec, t: int) -> None:
+        super().__init__()
+        h, width, count = model.hidden_size, moe.moe_ffn_hidden_size // t, moe.num_experts
+        self.k, self.gated = moe.experts_per_token, model.gated_mlp
+        self.router = linear(h, count)
+        self.up, self.gate = (torch.nn.Parameter(torch.empty(count, h, width)) for _ in range(2))
+        self.down = torch.nn.Parameter(torch.empty(count, width, h))
+        shared = moe.num_shared_experts * (moe.shared_expert_ffn_hidden_size or 0) // t
+        self.shared = FeedForward(h, shared, model.gated_mlp) if shared else None
+        self.shared_gate = linear(h, 1) if moe.shared_expert_gate else None
+        # where each expert's rows end: a matter of numbers, which are absent here
+        self.register_buffer("ends", torch.empty(count, dtype=torch.int32))
+
+    def forward(self, x: Any) -> Any:
+        tokens = x.flatten(0, 1)
+        chances, chosen = self.router(tokens).float().softmax(-1).topk(self.k, -1)
+        weights = (chances / chances.sum(-1, keepdim=True)).to(x.dtype).flatten()
+        order = chosen.flatten().argsort(stable=True)
+        rows = tokens[order // self.k]
+        inner = torch._grouped_mm(rows, self.up, offs=self.ends)
+        if self.gated:
+            inner = functional.silu(torch._grouped_mm(rows, self.gate, offs=self.ends)) * inner
+        else:
+            inner = functional.gelu(inner)
+        done = torch._grouped_mm(inner, self.down, offs=self.ends) * weights[order].unsqueeze(-1)
+        back = torch.zeros_like(done)
+        back[order] = done
+        out = back.unflatten(0, (-1, self.k)).sum(1)
+        if self.shared is not None:
+            shared = self.shared(tokens)
+            out = out + (shared if self.shared_gate is None else shared * self.shared_gate(tokens).sigmoid())
+        return out.view_as(x)
+
+
+class Layer(torch.nn.Module):  # type: ignore[misc]
+    """One transformer layer of a model, or of t tensor-parallel ranks one rank's part, without their messages."""
+
+    def __init__(self, model: ModelSpec, training: TrainingSpec, kind: LayerKind, t: int = 1) -> None:
+        super().__init__()
+        h, self.dropout, self.parallel = model.hidden_size, training.dropout, model.parallel_block
+        self.norms = torch.nn.ModuleList(Norm(model.normalization, h) for _ in range(model.norms_per_layer))
+        if model.mla:
+            self.attention = LatentAttention(model, model.mla, training, t)
+        else:
+            self.attention = Attention(model, training, t)
+        if kind.moe and model.moe:
+            self.feed_forward = Experts(model, model.moe, t)
+        else:
+            self.feed_forward = FeedForward(h, model.ffn_hidden_size // t, model.gated_mlp)
+
+    def forward(self, x: Any) -> Any:
+        before, norms = x, self.norms
+        normed = norms[0](x)
+        out = self.attention(normed)
+        if len(norms) == 4:
+            out = norms[2](out)
+        x = x + dropped(out, self.dropout)
+        if not self.parallel:
+            normed = norms[1](x)
+        elif len(norms) == 2:
+            normed = norms[1](before)
+        out = self.feed_forward(normed)
+        if len(norms) == 4:
+            out = norms[3](out)
+        return x + dropped(out, self.dropout)
+
+
+def layer(model: ModelSpec, training: TrainingSpec, kind: LayerKind, t: int = 1) -> Any:
+    """The layer on the meta device in the run's precision (its fp32 constants stay fp32)."""
+    with torch.device("meta"):
+        module = Layer(model, training, kind, t)
+    dtype = torch.float32 if training.precision == "fp32" else torch.bfloat16
+    for parameter in module.parameters():
+        parameter.data = parameter.data.to(dtype)
+    return module
