@@ -105,6 +105,11 @@ class PlanView:
         return " / t" if self.problem.training.sequence_parallel else ""
 
     @property
+    def over_boundary(self) -> str:
+        """How a rank keeps what passes between stages."""
+        return " / t" if self.problem.framework.partitions_boundaries else self.over_sequence
+
+    @property
     def logits(self) -> str:
         """Logits of one token on one rank."""
         return "V" if self.problem.framework.gathers_logits else "V / t"

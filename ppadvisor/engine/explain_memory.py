@@ -173,11 +173,17 @@ def _weight_versions(view: StageView) -> Formula:
 
 
 def _sent_outputs(view: StageView) -> Formula:
-    keeps = not view.plan.problem.framework.frees_sent_outputs
+    framework = view.plan.problem.framework
     source = "a sent output lives until its backward, unless the trainer frees it (Megatron-Core schedules.py:171)"
-    kept, values = view.kept(chunk for chunk in view.chunks if chunk.head < 1)
-    text = f"{kept or 'k'} * {view.plan.element} * T * h{view.plan.over_sequence}"
-    return view.plan.formula(text, source, values, alive=keeps and bool(kept))
+    sent, values = view.kept(chunk for chunk in view.chunks if chunk.head < 1)
+    received = ""
+    if framework.keeps_received_inputs and view.plan.estimate.plan.tensor_parallel == 1:
+        received, more = view.kept(chunk for chunk in view.chunks if chunk.embedding < 1)
+        values |= more
+        source += ", and so does what was received (DeepSpeed runtime/pipe/engine.py:607)"
+    kept = f"({sent} + {received})" if sent and received else sent or received
+    text = f"{kept or 'k'} * {view.plan.element} * T * h{view.plan.over_boundary}"
+    return view.plan.formula(text, source, values, alive=not framework.frees_sent_outputs and bool(kept))
 
 
 def _embedding_activations(view: StageView) -> Formula:
@@ -267,7 +273,7 @@ def _embedding_gradient(view: StageView) -> Formula:
 
 def _handoff_buffers(view: StageView) -> Formula:
     plan = view.plan
-    one = f"{plan.element} * T * h{plan.over_sequence}"
+    one = f"{plan.element} * T * h{plan.over_boundary}"
     text, source = f"2 * {one}", "a received activation and a received gradient: Megatron-Core p2p_communication.py"
     values: dict[str, float] = {}
     if plan.problem.framework.keeps_all_receive_buffers:
@@ -297,6 +303,24 @@ def _allocator_overhead(view: StageView) -> Formula:
     assumed = view.plan.problem.assumptions.allocator_overhead
     values = {"allocator_overhead": assumed.value, "allocated": float(view.memory.allocated_bytes)}
     return view.plan.formula("allocator_overhead * allocated", _assumed(assumed), values)
+
+
+def _step_blocks(view: StageView) -> Formula:
+    plan, inputs = view.plan, view.plan.inputs
+    bucket, assumed = plan.problem.framework.reduction_bucket_elements, plan.problem.assumptions.reduction_buckets
+    parameters, values = _all_parameters(view)
+    sharded = plan.estimate.plan.optimizer_sharding >= 1
+    share = f"({'P / (d*c)' if sharded else 'P'}{' + E / z_e' if sharded and 'E' in parameters else ''})"
+    ends = max(view.embedding, view.head)
+    table = f"{ends:g} * h * V / t"
+    values |= {"bucket": bucket, "buckets": assumed.value}
+    text = (
+        f"2 * {share} + max(2 * min({parameters}, buckets * max(bucket, {table})), 8 * min({table}, {share}))"
+        if gradient_bytes_per_parameter(inputs) == 2
+        else f"2 * {parameters} + 4 * {table}"
+    )
+    source = "flat copies of gradients at their reduction and the step: DeepSpeed runtime/zero/stage_1_and_2.py"
+    return plan.formula(text, source, values, alive=bucket > 0)
 
 
 def _cuda_context(view: StageView) -> Formula:
@@ -338,6 +362,7 @@ MEMORY_FORMULAS: dict[str, Callable[[StageView], Formula]] = {
     "embedding_gradient": _embedding_gradient,
     "handoff_buffers": _handoff_buffers,
     "allocator_overhead": _allocator_overhead,
+    "step_blocks": _step_blocks,
     "cuda_context": _cuda_context,
     "workspace": _workspace,
     "communicator_buffers": _communicator_buffers,

@@ -62,6 +62,8 @@ SYMBOLS: dict[str, str] = {
     "allocated": "bytes of all tensors of the stage: the terms above",
     "transient": "bytes of those of them that come and go with the micro-batches",
     "allocator_overhead": "assumption",
+    "bucket": "elements of a bucket of gradients",
+    "buckets": "buckets flattened at once (assumption reduction_buckets)",
     "eager_overhead": "assumption",
     "cuda_context_bytes": "assumption",
     "workspace_bytes": "assumption",

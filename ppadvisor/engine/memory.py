@@ -7,8 +7,9 @@ allocated at that moment; the allowances of the process (context, communicators,
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,12 +36,14 @@ from ppadvisor.engine.memory_states import (
     gradients_bytes,
     main_gradients_bytes,
     optimizer_states_bytes,
+    step_blocks_bytes,
     weight_gradient_buffers_bytes,
     weight_versions_bytes,
     weights_bytes,
     whole_gradients_bytes,
 )
 from ppadvisor.engine.recomputation import recomputed_share
+from ppadvisor.specs.assumptions import Assumption
 
 TERMS: tuple[tuple[str, Callable[[PlanInputs], FloatArray]], ...] = (
     ("weights", weights_bytes),
@@ -79,8 +82,11 @@ BETWEEN_STEPS: tuple[str, ...] = (
 )
 """What stays when nothing is in flight; the other terms come and go with the micro-batches."""
 
-ALLOWANCES: tuple[str, ...] = ("allocator_overhead", "cuda_context", "workspace", "communicator_buffers")
+ALLOWANCES: tuple[str, ...] = ("allocator_overhead", "step_blocks", "cuda_context", "workspace", "communicator_buffers")
 """What the process holds beyond the tensors; computed from the assumptions, at every moment."""
+
+End = Literal["low", "value", "high"]
+ENDS: tuple[End, ...] = ("low", "value", "high")
 
 
 @dataclass(frozen=True)
@@ -94,9 +100,13 @@ class MemoryTable:
     total: FloatArray
     """What the process needs: the middle estimate."""
     high: FloatArray
-    """The conservative end: the assumptions about memory at the heavy end of their ranges."""
+    """The conservative end: what the assumptions about memory, each at the heavy end of its range, add together."""
     moment: NDArray[np.int64]
     """Index into MOMENTS."""
+    below: dict[str, FloatArray]
+    """How far each allowance may be below its middle."""
+    above: dict[str, FloatArray]
+    """How far above; `unbalanced`: what an uneven routing of tokens to experts adds."""
 
 
 def memory_table(inputs: PlanInputs, *, keep_terms: bool) -> MemoryTable:
@@ -115,7 +125,7 @@ def memory_table(inputs: PlanInputs, *, keep_terms: bool) -> MemoryTable:
     allocated = np.take_along_axis(allocated_at, moment[..., None], axis=-1)[..., 0]
     terms = {name: np.take_along_axis(values, moment[..., None], axis=-1)[..., 0] for name, values in at_moment.items()}
     static = np.take_along_axis(static_at, moment[..., None], axis=-1)[..., 0]
-    middle, high = _allowances(inputs, allocated, allocated - static)
+    low, middle, high = (_allowances(inputs, allocated, allocated - static, end) for end in ENDS)
     if keep_terms:
         terms |= middle
     # padding groups hold nothing and must never bind
@@ -123,7 +133,14 @@ def memory_table(inputs: PlanInputs, *, keep_terms: bool) -> MemoryTable:
     total = (allocated + sum(middle.values())) * real
     load = inputs.problem.assumptions.expert_load_factor
     unbalanced = _dispatched_bytes(inputs) * (load.high / load.value - 1.0)
-    return MemoryTable(terms, allocated * real, total, (allocated + unbalanced + sum(high.values())) * real, moment)
+    below = {name: middle[name] - low[name] for name in ALLOWANCES}
+    above = {name: high[name] - middle[name] for name in ALLOWANCES} | {"unbalanced": unbalanced}
+    return MemoryTable(terms, allocated * real, total, total + together(above) * real, moment, below, above)
+
+
+def together(ranges: Mapping[str, FloatArray]) -> FloatArray:
+    """How far a sum may lie off when each part may lie so far off by itself: the root of the sum of squares."""
+    return np.asarray(np.sqrt(np.sum([size**2 for size in ranges.values()], axis=0)))
 
 
 def _dispatched_bytes(inputs: PlanInputs) -> FloatArray:
@@ -150,37 +167,30 @@ def _dispatched_bytes(inputs: PlanInputs) -> FloatArray:
 def communicator_groups(inputs: PlanInputs) -> FloatArray:
     """Process groups of more than one rank that a rank belongs to, (plans,)."""
     plans = inputs.plans
-    sizes = (
-        plans.tensor_parallel,
-        plans.context_parallel,
-        plans.data_parallel * plans.context_parallel,
-        plans.pipeline_parallel,
-        inputs.expert_ways,
-    )
+    twice = [plans.tensor_parallel, plans.data_parallel * plans.context_parallel]
+    sizes = [*twice, plans.context_parallel, plans.pipeline_parallel, inputs.expert_ways]
+    if inputs.problem.framework.groups_made_twice:
+        sizes += twice
     return np.asarray(np.sum([size > 1 for size in sizes], axis=0), dtype=np.float64)
 
 
-def _allowances(
-    inputs: PlanInputs, allocated: FloatArray, transient: FloatArray
-) -> tuple[dict[str, FloatArray], dict[str, FloatArray]]:
-    """The allowances in the middle and at the heavy end of their ranges, (plans, stages) each.
+def _allowances(inputs: PlanInputs, allocated: FloatArray, transient: FloatArray, end: End) -> dict[str, FloatArray]:
+    """The allowances in the middle or at an end of their ranges, (plans, stages) each.
 
     `transient`: what of the allocated comes and goes with the micro-batches.
     """
     assumed = inputs.problem.assumptions
     ones = np.ones_like(allocated)
-    groups_of_stage = communicator_groups(inputs)[:, None] * ones
 
-    def of(end: str) -> dict[str, FloatArray]:
-        return {
-            "allocator_overhead": (
-                transient * getattr(assumed.eager_overhead, end)
-                if inputs.problem.framework.eager_temporaries
-                else allocated * getattr(assumed.allocator_overhead, end)
-            ),
-            "cuda_context": ones * getattr(assumed.cuda_context_bytes, end),
-            "workspace": ones * getattr(assumed.workspace_bytes, end),
-            "communicator_buffers": groups_of_stage * getattr(assumed.communicator_bytes, end),
-        }
+    def of(assumption: Assumption) -> float:
+        return {"value": assumption.value, "low": assumption.low, "high": assumption.high}[end]
 
-    return of("value"), of("high")
+    eager = inputs.problem.framework.eager_temporaries
+    lost = transient * of(assumed.eager_overhead) if eager else allocated * of(assumed.allocator_overhead)
+    return {
+        "allocator_overhead": lost,
+        "step_blocks": step_blocks_bytes(inputs, of(assumed.reduction_buckets)),
+        "cuda_context": ones * of(assumed.cuda_context_bytes),
+        "workspace": ones * of(assumed.workspace_bytes),
+        "communicator_buffers": communicator_groups(inputs)[:, None] * ones * of(assumed.communicator_bytes),
+    }

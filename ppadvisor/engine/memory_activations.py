@@ -58,12 +58,18 @@ def waiting_head_bytes(inputs: PlanInputs) -> FloatArray:
 def sent_outputs_bytes(inputs: PlanInputs) -> FloatArray:
     """Outputs of the stage that live until their backward, where the framework does not free them after the send.
 
-    The last stage sends nothing. Megatron frees them (core/pipeline_parallel/schedules.py:171).
+    The last stage sends nothing. Megatron frees them (core/pipeline_parallel/schedules.py:171). DeepSpeed also keeps
+    what it received beside the copy that it computes with (runtime/pipe/engine.py:607, v0.5.8).
     """
-    if inputs.problem.framework.frees_sent_outputs:
+    framework, stages = inputs.problem.framework, inputs.stages
+    if framework.frees_sent_outputs:
         return np.zeros((1, 1, 1, 1))
-    sends = by_chunk((inputs.stages.chunk_head < 1).astype(np.float64) * (inputs.stages.count > 0)[:, :, None])
-    return by_plan(_boundary_bytes(inputs)) * sends * in_flight_at(inputs)
+    real = (stages.count > 0)[:, :, None]
+    kept = (stages.chunk_head < 1).astype(np.float64) * real
+    if framework.keeps_received_inputs:
+        alone = (inputs.plans.tensor_parallel == 1)[:, None, None]
+        kept = kept + (stages.chunk_embedding < 1) * real * alone
+    return by_plan(_kept_boundary_bytes(inputs)) * by_chunk(kept) * in_flight_at(inputs)
 
 
 def embedding_activations_bytes(inputs: PlanInputs) -> FloatArray:
@@ -158,6 +164,13 @@ def _boundary_bytes(inputs: PlanInputs) -> FloatArray:
     return training.activation_bytes * inputs.problem.model.hidden_size * inputs.tokens / inputs.sequence_ways
 
 
+def _kept_boundary_bytes(inputs: PlanInputs) -> FloatArray:
+    """What a rank keeps of one tensor between two stages. (plans,)"""
+    if inputs.problem.framework.partitions_boundaries and not inputs.problem.training.sequence_parallel:
+        return _boundary_bytes(inputs) / inputs.plans.tensor_parallel
+    return _boundary_bytes(inputs)
+
+
 def receive_buffers(inputs: PlanInputs) -> FloatArray:
     """Tensors of a stage boundary that a rank keeps room for, (plans, stages): two, an activation and a gradient.
 
@@ -186,7 +199,7 @@ def handoff_buffers_bytes(inputs: PlanInputs) -> FloatArray:
             kept = kept + by_chunk(inputs.chunks_waiting) * STASH_AT
         buffers = np.maximum(buffers - (receives * kept).sum(axis=2, keepdims=True), 0.0)
     return (
-        by_plan(_boundary_bytes(inputs))
+        by_plan(_kept_boundary_bytes(inputs))
         * buffers
         * at_moments(layer_backward=1, loss=1, head_backward=1, embedding_backward=1)
     )

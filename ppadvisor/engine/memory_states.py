@@ -107,6 +107,29 @@ def autograd_gradients_bytes(inputs: PlanInputs) -> FloatArray:
     return by_stage(each * (dense + expert))
 
 
+def step_blocks_bytes(inputs: PlanInputs, buckets: float) -> FloatArray:
+    """Flat copies of gradients at their reduction and at the step, (plans, stages): too large for freed activations.
+
+    16-bit gradients: the rank's share in 16 bit, 2 P / d c, and the larger of the flattened buckets that are being
+    reduced, 2 min(P, n max(bucket, V h / t)), and the overflow check of the largest, 8 min(V h / t, P / d c). fp32 ones
+    beside 16-bit weights: their copy in 16 bit, 2 P, and one tensor's in fp32, 4 V h / t. Nothing where the framework
+    has no buckets. Source: DeepSpeed runtime/zero/stage_1_and_2.py:810, :1209-1212, :1532, :1694-1705 (commit
+    8eef742f0); runtime/bf16_optimizer.py:285, runtime/engine.py:712-719 (commit 77b649d16). That they come on top of
+    the activations, not in their place, is seen in a replay of torch's allocator.
+    """
+    bucket = inputs.problem.framework.reduction_bucket_elements
+    if not bucket:
+        return np.zeros(inputs.stages.count.shape)
+    whole = sum(inputs.parameters)
+    share = sum(part / ways for part, ways in zip(inputs.parameters, _sharded(inputs, 1), strict=True))
+    ends = np.maximum(inputs.stages.has_embedding, inputs.stages.has_head)
+    table = (inputs.problem.model.hidden_size * inputs.vocab_size / inputs.plans.tensor_parallel)[:, None] * ends
+    if gradient_bytes_per_parameter(inputs) == 4:
+        return np.asarray(2 * whole + 4 * table)
+    flat = 2 * np.minimum(whole, buckets * np.maximum(bucket, table))
+    return np.asarray(2 * share + np.maximum(flat, 8 * np.minimum(table, share)))
+
+
 def gathered_bytes_per_parameter(inputs: PlanInputs) -> FloatArray:
     """Bytes of a whole parameter of the layer in work: its gradient from ZeRO-2 on, two layers' weights in ZeRO-3."""
     zero = inputs.plans.optimizer_sharding

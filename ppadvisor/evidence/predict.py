@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -11,13 +11,14 @@ import numpy as np
 from ppadvisor import schedules
 from ppadvisor.engine.evaluate import VERDICTS, estimate_plan, quick_step_times, verdict_of
 from ppadvisor.engine.inputs import FloatArray, PlanInputs
-from ppadvisor.engine.memory import ALLOWANCES, BETWEEN_STEPS, MemoryTable, memory_table
+from ppadvisor.engine.memory import ALLOWANCES, BETWEEN_STEPS, MemoryTable, memory_table, together
 from ppadvisor.engine.pipeline import pipeline_of
 from ppadvisor.engine.results import Verdict
 from ppadvisor.engine.tables import table_of
 from ppadvisor.evidence import KindName
 from ppadvisor.evidence.cases import Case
 from ppadvisor.evidence.records import Scope
+from ppadvisor.evidence.trainers import READ_ON_ONE_NODE
 
 OUTSIDE_TORCH = ("cuda_context", "communicator_buffers")
 """What the process holds and torch's allocator does not know."""
@@ -43,6 +44,9 @@ class Prediction:
     """The largest terms, largest first."""
     stage: int | None = None
     verdict: Verdict | None = None
+    low: float | None = None
+    """The range that the assumptions leave open, where they have a part in the value."""
+    high: float | None = None
 
 
 def _largest(terms: Mapping[str, float]) -> dict[str, float]:
@@ -73,7 +77,30 @@ class Footprint:
         """The highest value among the stages that were measured."""
         terms = self.terms(quantity)
         total = sum(terms.values(), np.zeros(self.case.plan.pipeline_parallel))
-        return self._at(total, terms, max(_stages(scope, len(total)), key=lambda stage: total[stage]))
+        stages = _stages(scope, len(total))
+        if quantity == "process" and scope == "max" and self.case.record.source.key in READ_ON_ONE_NODE:
+            stages = stages[: self._stages_of_a_node]
+        stage = max(stages, key=lambda stage: total[stage])
+        return self._with_range(self._at(total, terms, stage), terms)
+
+    def _with_range(self, prediction: Prediction, terms: Mapping[str, FloatArray]) -> Prediction:
+        """The prediction with what the allowances among its terms leave open."""
+        if prediction.stage is None or not set(ALLOWANCES).intersection(terms):
+            return prediction
+        stage = prediction.stage
+
+        def width(side: Mapping[str, FloatArray]) -> float:
+            mine = {name: size for name, size in side.items() if name in terms or name not in ALLOWANCES}
+            return float(together(mine)[0, stage])
+
+        below, above = width(self.table.below), width(self.table.above)
+        return replace(prediction, low=prediction.value - below, high=prediction.value + above)
+
+    @property
+    def _stages_of_a_node(self) -> int:
+        """Stages that the first node holds a rank of."""
+        plan, node = self.case.plan, self.case.problem.cluster.gpus_per_node
+        return -(-node // (plan.tensor_parallel * plan.context_parallel * plan.data_parallel))
 
     def runs_out(self) -> Prediction:
         """1.0 where the run is not expected to fit: without a margin, against what the driver shows."""

@@ -94,6 +94,11 @@ ELSEWHERE = "allocated"
 """Of every other source: the number that trainers print most."""
 
 
+READ_ON_ONE_NODE = ("bigscience_1b3", "bigscience_104b_tune", "bigscience_gpt2_v100", "bloom_104b_mem")
+"""Sources whose memory was read with nvidia-smi on the first node, where they say no more. DeepSpeed places pipeline
+stages outermost (runtime/pipe/topology.py), so that a node of a small run holds the first stages alone."""
+
+
 def trainer_of(framework: str) -> Trainer | None:
     """The trainer of a record's framework; None for a name that is not listed."""
     return next((trainer for trainer in TRAINERS if trainer.framework == framework), None)

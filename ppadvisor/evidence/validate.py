@@ -5,86 +5,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
-import numpy as np
-
-from ppadvisor.engine.results import Result, Verdict
+from ppadvisor.engine.results import Result
 from ppadvisor.errors import InputError
-from ppadvisor.evidence import KindName, Label
+from ppadvisor.evidence import KindName
 from ppadvisor.evidence.cases import case_of
-from ppadvisor.evidence.formula_score import (
-    FormulaErrors,
-    FormulaFits,
-    FormulaRow,
-    formula_errors,
-    formula_fits,
-    formula_row,
-)
+from ppadvisor.evidence.formula_score import formula_row
 from ppadvisor.evidence.predict import PREDICTORS
 from ppadvisor.evidence.records import Record, Usable
+from ppadvisor.evidence.scores import FitScore, Row, SourceErrors, Unit, score_errors, score_fits
 from ppadvisor.evidence.trainers import ELSEWHERE, UNSPECIFIED
 from ppadvisor.specs.version import FORMAT_VERSION, MODEL_VERSION
 
 GIB = 2**30
-
-Unit = Literal["bytes", "s", "fraction", "ran_out"]
-
-
-class ErrorScore(Result):
-    """Of predicted / measured − 1."""
-
-    n: int
-    mean_abs_error_fraction: float | None
-    bias_fraction: float | None
-    worst_low_fraction: float | None
-    """The lowest error: the most optimistic prediction of memory and time."""
-    worst_high_fraction: float | None
-    megatron_formula: FormulaErrors | None
-    """Megatron's own formula on the same rows; of memory only."""
-
-
-class SourceErrors(ErrorScore):
-    """All rows of a source together, and each quantity by itself."""
-
-    quantities: dict[str, ErrorScore]
-
-
-class FitScore(Result):
-    """Fits or ran out. `borderline` is right for a run that ran out and wrong for one that fitted."""
-
-    n: int
-    right_fraction: float | None
-    missed_oom_fraction: float | None
-    """Of the runs that ran out, those called `fits`."""
-    borderline_fraction: float | None
-    ran_out: dict[Verdict, int]
-    """What was predicted of the runs that ran out."""
-    fitted: dict[Verdict, int]
-    megatron_formula: FormulaFits
-
-
-class Row(Result):
-    """One measured number beside its prediction."""
-
-    id: str
-    source: str
-    label: Label
-    quantity: str
-    measured_as: str
-    """The field of the record."""
-    unit: Unit
-    """Of `predicted`, `measured` and, of memory and time, `terms`."""
-    predicted: float
-    measured: float
-    error_fraction: float | None
-    verdict: Verdict | None
-    stage: int | None
-    terms: dict[str, float]
-    """The largest terms of the prediction, largest first: bytes of memory, seconds of time."""
-    defaults: tuple[str, ...]
-    megatron_formula: FormulaRow | None
-    """Megatron's own formula; of memory and fits only."""
 
 
 class Skipped(Result):
@@ -182,7 +115,7 @@ def validate_records(
             continue
         rows += predicted
         defaults.update(predicted[0].defaults)
-    score = _fits if kind == "oom" else _errors
+    score = score_fits if kind == "oom" else score_errors
     by_source = {name: [row for row in rows if row.source == name] for name in dict.fromkeys(r.source for r in rows)}
     return Validation(
         kind=kind,
@@ -227,6 +160,8 @@ def _rows(record: Record, kind: KindName, readings: Sequence[Reading]) -> list[R
                 measured_as=reading.field,
                 unit=KINDS[kind].unit,
                 predicted=prediction.value,
+                predicted_low=prediction.low,
+                predicted_high=prediction.high,
                 measured=reading.value,
                 error_fraction=None if kind == "oom" else prediction.value / reading.value - 1.0,
                 verdict=prediction.verdict,
@@ -237,46 +172,3 @@ def _rows(record: Record, kind: KindName, readings: Sequence[Reading]) -> list[R
             )
         )
     return rows
-
-
-def _errors(rows: Sequence[Row]) -> SourceErrors:
-    quantities = {row.quantity: [r for r in rows if r.quantity == row.quantity] for row in rows}
-    whole = _error_score(rows)
-    each = {name: _error_score(of_one) for name, of_one in quantities.items()}
-    return SourceErrors(**dict(whole), quantities=each)
-
-
-def _error_score(rows: Sequence[Row]) -> ErrorScore:
-    errors = np.array([row.error_fraction for row in rows if row.error_fraction is not None])
-    if not len(errors):
-        names = ("mean_abs_error_fraction", "bias_fraction", "worst_low_fraction", "worst_high_fraction")
-        return ErrorScore(n=0, **dict.fromkeys(names), megatron_formula=None)
-    return ErrorScore(
-        n=len(errors),
-        mean_abs_error_fraction=float(np.abs(errors).mean()),
-        bias_fraction=float(errors.mean()),
-        worst_low_fraction=float(errors.min()),
-        worst_high_fraction=float(errors.max()),
-        megatron_formula=formula_errors([(row.megatron_formula, row.error_fraction) for row in rows]),
-    )
-
-
-def _fits(rows: Sequence[Row]) -> FitScore:
-    ran_out = _verdicts(row for row in rows if row.measured)
-    fitted = _verdicts(row for row in rows if not row.measured)
-    out, n = sum(ran_out.values()), len(rows)
-    right = out - ran_out["fits"] + fitted["fits"]
-    return FitScore(
-        n=n,
-        right_fraction=right / n if n else None,
-        missed_oom_fraction=ran_out["fits"] / out if out else None,
-        borderline_fraction=(ran_out["borderline"] + fitted["borderline"]) / n if n else None,
-        ran_out=ran_out,
-        fitted=fitted,
-        megatron_formula=formula_fits([(row.megatron_formula, bool(row.measured), row.verdict) for row in rows]),
-    )
-
-
-def _verdicts(rows: Iterable[Row]) -> dict[Verdict, int]:
-    counted: Counter[Verdict] = Counter(row.verdict for row in rows if row.verdict is not None)
-    return {"fits": counted["fits"], "borderline": counted["borderline"], "does_not_fit": counted["does_not_fit"]}

@@ -113,6 +113,14 @@ class FrameworkProfile:
     """Transformer Engine keeps a 16-bit buffer per distinct weight shape for fused gradient accumulation."""
     frees_sent_outputs: bool
     """The stage output is freed after it was sent (else it lives until its backward)."""
+    groups_made_twice: bool = False
+    """Tensor-parallel and data-parallel groups exist a second time, made by another library; so do their buffers."""
+    keeps_received_inputs: bool = False
+    """What was received stays beside the copy that the first layer keeps (with t = 1; else it is put together anew)."""
+    partitions_boundaries: bool = False
+    """A rank keeps 1/t of what is sent and received between stages."""
+    reduction_bucket_elements: float = 0.0
+    """Gradients are flattened into buckets of so many elements for their reduction, into one block for the step."""
     default_gradient_precision: Literal["fp32", "weights"] = "fp32"
     """Precision of the accumulated gradient where the user does not say."""
     gathers_logits: bool = False

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from ppadvisor.evidence.formula_score import FormulaErrors, FormulaFits, FormulaRow
 from ppadvisor.evidence.ranking_score import Ranking
-from ppadvisor.evidence.validate import ErrorScore, FitScore, SourceErrors, Unit, Validation
+from ppadvisor.evidence.scores import ErrorScore, FitScore, SourceErrors, Unit
+from ppadvisor.evidence.validate import Validation
 from ppadvisor.report.json_ import dump_json
 from ppadvisor.report.prose import join_blocks
 from ppadvisor.report.rows import Column, Row, render_rows
@@ -29,6 +30,8 @@ SCORES = (
     Column("bias_fraction", "bias", format_error),
     Column("worst_low_fraction", "worst low", format_error),
     Column("worst_high_fraction", "worst high", format_error),
+    Column("inside_range_fraction", "in range", format_fraction, priority=1),
+    Column("range_fraction", "range ±", format_fraction, priority=1),
     Column("megatron_formula.mean_abs_error_fraction", "Megatron's formula", format_fraction),
 )
 FITS = (
@@ -103,7 +106,7 @@ def _scores(report: Validation) -> tuple[tuple[Column, ...], list[Row]]:
     if isinstance(report.summary, FitScore):
         return FITS, [{"source": name, **score.model_dump()} for name, score in sources.items()]
     lines = [line for name, score in sources.items() if isinstance(score, SourceErrors) for line in _lines(name, score)]
-    return _filled(SCORES[:-1], ()) + _filled(SCORES[-1:], lines), lines
+    return _filled(SCORES, lines), lines
 
 
 def _lines(source: str, score: SourceErrors) -> Iterator[Row]:
@@ -122,6 +125,8 @@ def _measured(report: Validation) -> tuple[tuple[Column, ...], list[Row]]:
         Column("id", "id", justify="left"),
         Column("quantity", "quantity", justify="left", names_row=report.kind != "oom"),
         Column("predicted", f"predicted{words}", text),
+        Column("predicted_low", f"from{words}", text, priority=1),
+        Column("predicted_high", f"to{words}", text, priority=1),
         Column("measured", f"measured{words}", text),
         Column("error_fraction", "error", format_error),
         Column("stage", "stage", priority=1),

@@ -104,18 +104,27 @@ class Assumptions:
     )
     eager_overhead: Assumption = Assumption(
         0.30,
-        0.20,
+        0.05,
         0.40,
         "fraction of activations",
         "takes the place of allocator_overhead for eager layers without fused kernels; 0.25-0.40 suits alike the runs "
         "of Efficient Parallelization Layouts (arXiv 2311.05610) that are labelled calibrates",
     )
+    reduction_buckets: Assumption = Assumption(
+        2.0,
+        1.0,
+        4.0,
+        "buckets",
+        "flattened buckets of gradients alive at once, where the trainer reduces by buckets: 1 where the CPU waits for "
+        "each, all where it runs ahead (DeepSpeed, stage_1_and_2.py)",
+    )
     cuda_context_bytes: Assumption = Assumption(
-        1.0 * 2**30,
+        1.25 * 2**30,
         0.5 * 2**30,
         1.6 * 2**30,
         "bytes",
-        "CUDA context and kernels of one process, torch with cuBLAS/cuDNN",
+        "CUDA context and kernels of one process: V100 1.1-1.3, A100 1.5 GiB under CUDA 11 (BigScience's notes on its "
+        "runs), about 0.5 GiB where kernels are loaded lazily",
     )
     workspace_bytes: Assumption = Assumption(
         0.1 * 2**30,
@@ -125,7 +134,12 @@ class Assumptions:
         "cuBLAS and fused-kernel workspaces (Megatron CI static memory)",
     )
     communicator_bytes: Assumption = Assumption(
-        0.125 * 2**30, 0.03 * 2**30, 0.5 * 2**30, "bytes", "NCCL buffers of one communicator group on one rank"
+        0.125 * 2**30,
+        0.03 * 2**30,
+        0.65 * 2**30,
+        "bytes",
+        "NCCL buffers of one communicator on one rank: 9.2 MiB a connection and channel (NCCL 2.10, init.cc:464), few "
+        "for two ranks, 0.65 GiB for eight A100 in a node",
     )
 
     def changed(self, given: dict[str, float]) -> Assumptions:

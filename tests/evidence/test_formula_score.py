@@ -10,7 +10,8 @@ from ppadvisor.evidence.cases import case_of
 from ppadvisor.evidence.formula_score import FormulaRow, formula_errors, formula_fits, formula_row, undefined_for
 from ppadvisor.evidence.megatron_formula import megatron_formula
 from ppadvisor.evidence.records import Record, shipped_records
-from ppadvisor.evidence.validate import SourceErrors, validate_records
+from ppadvisor.evidence.scores import SourceErrors
+from ppadvisor.evidence.validate import validate_records
 from tests.evidence.samples import record
 
 
