@@ -107,7 +107,7 @@ def test_groups_that_two_libraries_make() -> None:
 
 
 def test_a_norm_in_fp32_steps_keeps_more_and_moves_more() -> None:
-    """4 bytes an element for each of two norms: the fp32 copy, less the 16-bit input, and the value before the weight."""
+    """4 bytes an element for each of two norms: fp32 in place of the 16-bit input, and the value before the weight."""
     fused, plain = (problem(model("llama"), fused_norm=is_fused) for is_fused in (True, False))
     one = plan([12])
     stash = [memory_of(of, one).terms["saved_activations"][0, 0] for of in (fused, plain)]
