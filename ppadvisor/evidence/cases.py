@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -13,7 +14,7 @@ from ppadvisor.engine.problem import Problem
 from ppadvisor.engine.tables import layers_of_ranks
 from ppadvisor.errors import InputError, unknown_name
 from ppadvisor.evidence.records import Record, RecordModel, RecordPlan
-from ppadvisor.evidence.trainers import NOT_MODELLED, SCHEDULE_NAMES, UNKNOWN, Trainer, trainer_of
+from ppadvisor.evidence.trainers import MODULES_IN_NOTES, NOT_MODELLED, SCHEDULE_NAMES, UNKNOWN, Trainer, trainer_of
 from ppadvisor.specs.cluster import ClusterSpec, GpuSpec
 from ppadvisor.specs.load import load_gpu
 from ppadvisor.specs.model import ModelSpec
@@ -27,6 +28,8 @@ DEFAULT_VOCAB_SIZE = 51_200
 
 NARROW = ("mxfp8", "nvfp4")
 """Precisions that are computed as fp8."""
+
+NOTED_MODULES = re.compile(r"recomputed modules: (\w+(?:, \w+)*)")
 
 T = TypeVar("T")
 
@@ -179,15 +182,26 @@ def _plan(record: Record, trainer: Trainer, filling: _Filling) -> PlanSpec:
         "micro_batch_size": b,
         "num_microbatches": m,
         "schedule": schedule,
-        "recompute": filling.of("plan.recompute", given.recompute, "none"),
-        "recompute_modules": given.recompute_modules,
-        "recompute_method": given.recompute_method,
-        "recompute_num_layers": given.recompute_num_layers,
+        **_recomputation(record, filling),
         "optimizer_sharding": sharding,
         "layers_per_stage": layers_of_ranks(schedule, chunks, v),
         "layers_per_chunk": chunks,
     }
     return validate(PlanSpec, data, "plan")
+
+
+def _recomputation(record: Record, filling: _Filling) -> dict[str, Any]:
+    """What the record says, in its fields or, of modules, in its notes."""
+    given, noted = record.plan, NOTED_MODULES.search(record.notes or "")
+    modules = given.recompute_modules
+    if modules is None and given.recompute is None and noted:
+        modules = tuple(MODULES_IN_NOTES[name] for name in noted[1].split(", ") if name in MODULES_IN_NOTES) or None
+    return {
+        "recompute": filling.of("plan.recompute", given.recompute or (modules and "selective"), "none"),
+        "recompute_modules": modules,
+        "recompute_method": given.recompute_method,
+        "recompute_num_layers": given.recompute_num_layers,
+    }
 
 
 def _sharding(record: Record, trainer: Trainer, filling: _Filling) -> int:

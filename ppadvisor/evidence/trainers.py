@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ppadvisor import frameworks
+from ppadvisor.specs.recomputation import MODULES
 from ppadvisor.specs.training import Loss
 
 
@@ -93,6 +94,9 @@ model states and activations, both allocated; Primus logs the memory that the dr
 ELSEWHERE = "allocated"
 """Of every other source: the number that trainers print most."""
 
+
+MODULES_IN_NOTES: dict[str, str] = {**{name: name for name in MODULES}, "norm": "layernorm", "act": "moe_act"}
+"""How notes name recomputed modules, where the record's own field is empty: `recomputed modules: mlp, core_attn`."""
 
 READ_ON_ONE_NODE = ("bigscience_1b3", "bigscience_104b_tune", "bigscience_gpt2_v100", "bloom_104b_mem")
 """Sources whose memory was read with nvidia-smi on the first node, where they say no more. DeepSpeed places pipeline

@@ -7,6 +7,7 @@ import pytest
 from ppadvisor import frameworks, schedules
 from ppadvisor.errors import InputError
 from ppadvisor.evidence.cases import case_of
+from ppadvisor.evidence.predict import Footprint
 from ppadvisor.evidence.records import shipped_records
 from ppadvisor.evidence.trainers import NOT_MODELLED, SCHEDULE_NAMES, TRAINERS, UNSPECIFIED
 from tests.evidence.samples import record
@@ -86,3 +87,23 @@ def test_layers_of_ranks_are_spread_over_their_chunks() -> None:
     case = case_of(record(model={"num_layers": 38}, cluster=cluster, plan=plan))
     assert case.plan.layers_per_chunk == (0, *[1] * 38, 0)
     assert case.plan.layers_per_stage == tuple(layers)
+
+
+def test_modules_that_only_notes_name() -> None:
+    """Recomputed modules of a note are the plan's where its field is empty; what a field says comes first."""
+    noted = record(notes="recomputed modules: norm, mlp; older version", plan={"recompute": None})
+    assert case_of(noted).plan.recompute_modules == ("layernorm", "mlp")
+    assert case_of(noted).plan.recompute == "selective"
+    full = record(notes="recomputed modules: mlp", plan={"recompute": "full"})
+    assert case_of(full).plan.recompute_modules is None
+    assert case_of(full).plan.recompute == "full"
+
+
+def test_the_right_stage_is_named_wherever_a_source_tells_stages_apart() -> None:
+    """Peaks of every stage were measured in a few runs: the fullest one is the one that we name."""
+    told = [one for one in shipped_records() if one.measured.peak_by_stage_gib]
+    assert len(told) >= 7
+    for one in told:
+        measured = one.measured.peak_by_stage_gib or ()
+        allocated = Footprint(case_of(one)).table.allocated[0]
+        assert int(allocated.argmax()) == measured.index(max(measured)), one.id
