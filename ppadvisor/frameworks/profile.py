@@ -18,6 +18,9 @@ from ppadvisor.specs.training import GradientPrecision, Loss, TrainingSpec
 
 BoolArray = NDArray[np.bool_]
 
+Split = tuple[int, ...]
+"""Layers of each stage, in model order."""
+
 
 class Spread(Enum):
     """How a tensor of one micro-batch is divided over the ranks of a stage.
@@ -80,6 +83,11 @@ class Rule:
     message: Callable[[ModelSpec, TrainingSpec, PlanSpec], str]
 
 
+def no_settings(_: ModelSpec, __: PlanSpec) -> dict[str, str]:
+    """Of what is no trainer, and has no configuration."""
+    return {}
+
+
 @dataclass(frozen=True)
 class FrameworkProfile:
     """All that the engine and the search need to know of a framework."""
@@ -112,6 +120,10 @@ class FrameworkProfile:
     """The fp32 copy of 16-bit gradients lives from the optimizer's step to the next forward only (else for good)."""
     accumulates_whole_gradients: bool = False
     """From ZeRO-2 on gradients are reduced once a step, so that with several micro-batches they are whole till then."""
+    split_settings: Callable[[ModelSpec, PlanSpec], dict[str, str]] = no_settings
+    """Options that build a plan's stages, as its configuration names them; a flag without a value has an empty one."""
+    splits: Callable[[ModelSpec, int, int], tuple[Split, ...]] | None = None
+    """The splits that it can build for p and v; None: any."""
     keeps_all_receive_buffers: bool = False
     """A receive buffer for each of the m micro-batches and each neighbour, kept for good (torch's engine)."""
 

@@ -7,6 +7,7 @@ engine refuses ZeRO-2 and ZeRO-3.
 from __future__ import annotations
 
 from ppadvisor.frameworks.deepspeed.rules import RULES
+from ppadvisor.frameworks.deepspeed.split import split_settings, splits
 from ppadvisor.frameworks.profile import FrameworkProfile, Tensor
 from ppadvisor.frameworks.tensors import LOSSES, backward_work, layer_tensors, output_gradients
 from ppadvisor.specs.model import LayerKind, ModelSpec
@@ -37,6 +38,8 @@ PROFILE = FrameworkProfile(
     waiting_tensors=waiting_tensors,
     backward_work=backward_work,
     rules=RULES,
+    split_settings=split_settings,
+    splits=splits,
     dummy_weight_gradients=False,
     frees_sent_outputs=False,
     keeps_autograd_gradients=True,

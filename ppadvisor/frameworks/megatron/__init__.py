@@ -5,6 +5,7 @@ Source: NVIDIA/Megatron-LM commit d98e8a64 (core 0.20.0 pre-release), files name
 
 from __future__ import annotations
 
+from ppadvisor.frameworks.megatron.layout import split_settings
 from ppadvisor.frameworks.megatron.rules import RULES
 from ppadvisor.frameworks.profile import FrameworkProfile, Spread, Tensor, When
 from ppadvisor.frameworks.tensors import LOSSES, backward_work, layer_tensors, output_gradients
@@ -58,6 +59,7 @@ PROFILE = FrameworkProfile(
     waiting_tensors=waiting_tensors,
     backward_work=backward_work,
     rules=RULES,
+    split_settings=split_settings,
     dummy_weight_gradients=True,
     frees_sent_outputs=True,
     frees_main_gradients=True,

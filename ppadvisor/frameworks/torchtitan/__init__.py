@@ -8,6 +8,7 @@ from __future__ import annotations
 from ppadvisor.frameworks.profile import FrameworkProfile, Tensor
 from ppadvisor.frameworks.tensors import LOSSES, backward_work, layer_tensors, output_gradients
 from ppadvisor.frameworks.torchtitan.rules import RULES
+from ppadvisor.frameworks.torchtitan.split import split_settings
 from ppadvisor.specs.model import LayerKind, ModelSpec
 from ppadvisor.specs.training import TrainingSpec
 
@@ -46,6 +47,7 @@ PROFILE = FrameworkProfile(
     waiting_tensors=waiting_tensors,
     backward_work=backward_work,
     rules=RULES,
+    split_settings=split_settings,
     dummy_weight_gradients=False,
     frees_sent_outputs=False,
     accumulates_whole_gradients=True,

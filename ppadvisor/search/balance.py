@@ -1,0 +1,43 @@
+"""The plans that are shown get the best split their trainer can build; what that gains over the even one is told."""
+
+from __future__ import annotations
+
+from ppadvisor.engine.balanced import balanced_plan, with_split
+from ppadvisor.engine.evaluate import estimate_fitting, estimate_plan, quick_step_time_s
+from ppadvisor.engine.partition import balanced_split
+from ppadvisor.engine.problem import Problem
+from ppadvisor.engine.results import PlanEstimate
+from ppadvisor.search.results import EvenSplit
+from ppadvisor.specs.plan import PlanSpec
+
+
+def fitting_with_best_split(problem: Problem, plan: PlanSpec, *, margin: float) -> PlanEstimate | None:
+    """The plan with the faster of its own split and the balanced one, by a quick replay, that fits; None if none does.
+
+    The balance has the heaviest rank in view, the replay the whole order of work with its links.
+    """
+    plans = [plan]
+    if problem.framework.splits is None:
+        balanced = balanced_plan(problem, plan, margin=margin)
+        if balanced is not None and balanced != plan:
+            plans = sorted([plan, balanced], key=lambda one: quick_step_time_s(problem, one))
+    fitting = (estimate_fitting(problem, one, margin=margin) for one in plans)
+    return next((estimate for estimate in fitting if estimate is not None), None)
+
+
+def against_even(problem: Problem, estimate: PlanEstimate, *, margin: float) -> EvenSplit | None:
+    """The plan with its layers spread as evenly as they go, embedding and head not counted; None where it is that."""
+    plan = estimate.plan
+    split = balanced_split(problem.model.num_layers, len(plan.layers_per_chunk))
+    if split is None or split == plan.layers_per_chunk or problem.framework.splits is not None:
+        return None
+    even = estimate_plan(problem, with_split(plan, split), margin=margin)
+    return EvenSplit(
+        layers_per_stage=even.plan.layers_per_stage,
+        layers_per_chunk=even.plan.layers_per_chunk,
+        step_time_s=even.time.step_time_s,
+        peak_bytes=even.memory.peak_bytes,
+        fits=even.memory.fits,
+        step_time_saved_fraction=1 - estimate.time.step_time_s / even.time.step_time_s,
+        peak_saved_bytes=even.memory.peak_bytes - estimate.memory.peak_bytes,
+    )
