@@ -8,7 +8,16 @@ from typing import Literal
 
 import numpy as np
 
-from ppadvisor.engine.balance import BoolArray, FloatArray, IntArray, Split, aligned_chunks, best_split, round_s
+from ppadvisor.engine.balance import (
+    SAME,
+    BoolArray,
+    FloatArray,
+    IntArray,
+    Split,
+    aligned_chunks,
+    best_split,
+    round_s,
+)
 from ppadvisor.engine.inputs import PlanInputs, layout_of
 from ppadvisor.engine.memory import memory_table
 from ppadvisor.engine.partition import Layout, Stages, stages_of
@@ -18,6 +27,9 @@ from ppadvisor.engine.tables import layers_of_ranks, table_of
 from ppadvisor.specs.plan import PlanSpec
 
 Objective = Literal["time", "memory"]
+
+MOST_CHOICES = 250_000
+"""Runs of layers that a stage may hold, at most: models of 500 layers; beyond, one layer more or less hardly counts."""
 
 
 def with_split(plan: PlanSpec, split: Split) -> PlanSpec:
@@ -37,20 +49,38 @@ def balanced_plan(problem: Problem, plan: PlanSpec, *, margin: float, objective:
     Exact by the engine's closed forms where a rank holds one stage (v = 1), and of the ranks' totals where the layers
     are of one kind; the chunks of a rank are then put in step (`aligned_chunks`). With v > 1 and several kinds of layer
     totals of mean layers are taken, or the exact least of the heaviest chunk, whichever has the lighter heaviest rank:
-    the least of all splits is then only known to be no less than the mean of the ranks.
+    the least of all splits is then only known to be no less than the mean of the ranks. None, too, where there are more
+    than MOST_CHOICES to look at.
     """
-    inputs = PlanInputs.of(problem, table_of(plan), every_stage=True)
-    if inputs.copies[0] > 1 or plan.pipeline_parallel == 1:
-        return None
-    costs = _Costs(inputs, plan, margin)
-    layers = problem.model.num_layers
-    # no more layers a rank than the present split's heaviest time allows: enough, unless that split does not fit
-    present_s = costs.of_ranks_s(plan.layers_per_chunk).max()
-    enough = min(layers, int(present_s / costs.layer_s.min() + 1e-9))
-    split = costs.best(enough, objective) if objective == "time" else None
-    if split is None or costs.of_ranks_s(split).max() > present_s:
-        split = costs.best(layers, objective)
+    costs = _costs(problem, plan, margin)
+    split = None if costs is None else costs.best(objective)
     return None if split is None else with_split(plan, split)
+
+
+def faster_split(problem: Problem, plan: PlanSpec, *, margin: float, worth: float) -> PlanSpec | None:
+    """`balanced_plan` where its heaviest rank, or its chunks together, are lighter by at least this share; else None.
+
+    Made for a search, in which most plans have a good split already: these are told by the seconds alone.
+    """
+    costs = _costs(problem, plan, margin)
+    if costs is None:
+        return None
+    present = np.array(round_s(costs.of_chunks_s(plan.layers_per_chunk)))
+    if costs.least_s() > present[1] * (1 - worth):
+        return None
+    split = costs.best("time")
+    if split is None or (round_s(costs.of_chunks_s(split)) > present * (1 - worth)).all():
+        return None
+    return with_split(plan, split)
+
+
+def _costs(problem: Problem, plan: PlanSpec, margin: float) -> _Costs | None:
+    """None where a rank holds two copies of the model, or all of one, or there is too much to look at."""
+    inputs = PlanInputs.of(problem, table_of(plan), every_stage=True)
+    choices = problem.model.num_layers**2
+    if inputs.copies[0] > 1 or plan.pipeline_parallel == 1 or choices > MOST_CHOICES:
+        return None
+    return _Costs(inputs, plan, margin)
 
 
 @dataclass(frozen=True)
@@ -111,11 +141,35 @@ class _Costs:
         stage_s = (self.before[ends[1:]] - self.before[ends[:-1]]) @ self.layer_s
         return np.asarray(stage_s[self.placement] + self.end_s)
 
-    def of_ranks_s(self, split: Split) -> FloatArray:
-        """Seconds of each rank, (ranks,)."""
-        return np.asarray(self.of_chunks_s(split).sum(axis=1))
+    def heaviest_s(self, split: Split) -> float:
+        """Seconds of the heaviest rank."""
+        return round_s(self.of_chunks_s(split))[0]
 
-    def best(self, most: int, objective: Objective) -> Split | None:
+    @cached_property
+    def enough(self) -> int:
+        """Layers a rank at most, in less time than the heaviest of the present split: enough where that fits."""
+        present_s = self.heaviest_s(self.plan.layers_per_chunk)
+        return min(len(self.before) - 1, int(present_s / self.layer_s.min() + SAME))
+
+    def least_s(self) -> float:
+        """The least that the heaviest rank takes, whatever the memory."""
+        ranks = self._layers_in_order if self.plan.virtual_stages == 1 else self._mean_layers
+        choices = ranks(self.enough)
+        seconds = self._seconds(choices)
+        split = best_split(np.broadcast_to(choices.known, seconds.shape), [(np.maximum, seconds)])
+        if split is None:
+            return 0.0
+        starts = np.cumsum((0, *split[:-1]))
+        return float(seconds[np.arange(len(split)), starts, list(split)].max())
+
+    def best(self, objective: Objective) -> Split | None:
+        """The best split; one with few enough layers on each rank, found sooner, where it is no slower than now."""
+        split = self._best_of_few(self.enough, objective) if objective == "time" else None
+        if split is None or self.heaviest_s(split) > self.heaviest_s(self.plan.layers_per_chunk):
+            return self._best_of_few(len(self.before) - 1, objective)
+        return split
+
+    def _best_of_few(self, most: int, objective: Objective) -> Split | None:
         """The best split with at most so many layers a rank."""
         if self.plan.virtual_stages == 1:
             return self._best_of_ranks(self._layers_in_order(most), objective)
@@ -152,9 +206,13 @@ class _Costs:
         known = sizes >= self.plan.virtual_stages
         return _Choices(contents, np.broadcast_to(sizes, shape), np.broadcast_to(known, shape))
 
+    def _seconds(self, choices: _Choices) -> FloatArray:
+        """Of each rank with each run of layers, (ranks, layers + 1, sizes)."""
+        return np.asarray((self.end_s.sum(axis=1)[:, None] + choices.contents @ self.layer_s)[:, choices.held])
+
     def _best_of_ranks(self, choices: _Choices, objective: Objective) -> Split | None:
         """The exact best of what follows from the contents of each rank."""
-        seconds = (self.end_s.sum(axis=1)[:, None] + choices.contents @ self.layer_s)[:, choices.held]
+        seconds = self._seconds(choices)
         used = self._used_bytes(choices.contents)[:, choices.held]
         allowed = choices.known & (used <= self.inputs.problem.cluster.gpu.memory_bytes)
         heaviest, even, peak = (np.maximum, seconds), (np.add, seconds**2), (np.maximum, used)

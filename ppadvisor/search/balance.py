@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from ppadvisor.engine.balanced import balanced_plan, with_split
+from ppadvisor.engine.balanced import faster_split, with_split
 from ppadvisor.engine.evaluate import estimate_fitting, estimate_plan, quick_step_time_s
 from ppadvisor.engine.partition import balanced_split
 from ppadvisor.engine.problem import Problem
 from ppadvisor.engine.results import PlanEstimate
 from ppadvisor.search.results import EvenSplit
 from ppadvisor.specs.plan import PlanSpec
+
+WORTH_A_LOOK = 0.002
+"""Share by which the heaviest rank must get lighter for a replay of the balanced split: less is a near-tie."""
 
 
 def fitting_with_best_split(problem: Problem, plan: PlanSpec, *, margin: float) -> PlanEstimate | None:
@@ -18,8 +21,8 @@ def fitting_with_best_split(problem: Problem, plan: PlanSpec, *, margin: float) 
     """
     plans = [plan]
     if problem.framework.splits is None:
-        balanced = balanced_plan(problem, plan, margin=margin)
-        if balanced is not None and balanced != plan:
+        balanced = faster_split(problem, plan, margin=margin, worth=WORTH_A_LOOK)
+        if balanced is not None:
             plans = sorted([plan, balanced], key=lambda one: quick_step_time_s(problem, one))
     fitting = (estimate_fitting(problem, one, margin=margin) for one in plans)
     return next((estimate for estimate in fitting if estimate is not None), None)
