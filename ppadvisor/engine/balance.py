@@ -96,7 +96,9 @@ def _walk(allowed: BoolArray) -> Split | None:
     return tuple(split)
 
 
-def aligned_chunks(rank_layers: Sequence[int], end_s: FloatArray, layer_s: float) -> IntArray:
+def aligned_chunks(
+    rank_layers: Sequence[int], end_s: FloatArray, layer_s: float, *, below_ends: bool = True
+) -> IntArray:
     """Layers of each chunk of each rank, (ranks, chunks), each at least one: the ranks' totals put in step.
 
     While one chunk of all ranks is at work, the pipeline runs at the pace of its heaviest rank. So a round takes
@@ -104,6 +106,9 @@ def aligned_chunks(rank_layers: Sequence[int], end_s: FloatArray, layer_s: float
     kind: the heaviest rank's chunks, as equal as can be, bound those of all others, which fit below since no rank is
     heavier. Exact up to the smaller of two loads `end_s` (embedding, head) in chunks of different index. What a rank
     has less than the bound goes from its fullest chunks, the first ones first: they hold the most micro-batches.
+
+    A large head makes such chunks unlike each other, and the pace changes from one to the next; without `below_ends`
+    the bound is as equal as can be, and the head stands out. Which is faster depends on m: replay both.
 
     `end_s` (ranks, chunks): what a chunk takes without layers; `layer_s`: one layer. Own derivation.
     Five chunks on eight ranks, a head of a bit more than a layer: Llama 3 70B's layers, 11 on one rank. As many as in
@@ -116,7 +121,11 @@ def aligned_chunks(rank_layers: Sequence[int], end_s: FloatArray, layer_s: float
     """
     totals = np.asarray(rank_layers)
     heaviest = int(np.argmax(totals * layer_s + end_s.sum(axis=1)))
-    bound_s = _bounds_s(int(totals[heaviest]), heaviest, end_s, layer_s)
+    if below_ends:
+        bound_s = _bounds_s(int(totals[heaviest]), end_s[heaviest], end_s.max(axis=0), layer_s)
+    else:
+        bare = int(np.floor(totals[heaviest] + end_s[heaviest].sum() / layer_s + SAME))
+        bound_s = _bounds_s(bare, 0.0 * end_s[0], 0.0 * end_s[0], layer_s)
     room = np.maximum(np.floor((bound_s - end_s) / layer_s + SAME), 1).astype(np.int64)
     for rank, total in enumerate(totals):
         while room[rank].sum() > total:
@@ -127,10 +136,9 @@ def aligned_chunks(rank_layers: Sequence[int], end_s: FloatArray, layer_s: float
     return room
 
 
-def _bounds_s(total: int, heaviest: int, end_s: FloatArray, layer_s: float) -> FloatArray:
-    """Seconds of the heaviest rank's chunks: a layer of every other rank fits into each, as equal as that leaves."""
-    own_s = end_s[heaviest]
-    layers = np.maximum(np.ceil((end_s.max(axis=0) - own_s) / layer_s - SAME) + 1, 1).astype(np.int64)
+def _bounds_s(total: int, own_s: FloatArray, most_s: FloatArray, layer_s: float) -> FloatArray:
+    """Seconds of the heaviest rank's chunks: a layer above `most_s` fits into each, as equal as that leaves."""
+    layers = np.maximum(np.ceil((most_s - own_s) / layer_s - SAME) + 1, 1).astype(np.int64)
     while layers.sum() > total and layers.max() > 1:
         layers[np.argmax(layers)] -= 1
     while layers.sum() < total:

@@ -2,28 +2,19 @@
 
 from __future__ import annotations
 
-from ppadvisor.engine.balanced import faster_split, with_split
-from ppadvisor.engine.evaluate import estimate_fitting, estimate_plan, quick_step_time_s
+from ppadvisor.engine.balanced import faster_plan, with_split
+from ppadvisor.engine.evaluate import estimate_fitting, estimate_plan
 from ppadvisor.engine.partition import balanced_split
 from ppadvisor.engine.problem import Problem
 from ppadvisor.engine.results import PlanEstimate
 from ppadvisor.search.results import EvenSplit
 from ppadvisor.specs.plan import PlanSpec
 
-WORTH_A_LOOK = 0.002
-"""Share by which the heaviest rank must get lighter for a replay of the balanced split: less is a near-tie."""
-
 
 def fitting_with_best_split(problem: Problem, plan: PlanSpec, *, margin: float) -> PlanEstimate | None:
-    """The plan with the faster of its own split and the balanced one, by a quick replay, that fits; None if none does.
-
-    The balance has the heaviest rank in view, the replay the whole order of work with its links.
-    """
-    plans = [plan]
-    if problem.framework.splits is None:
-        balanced = faster_split(problem, plan, margin=margin, worth=WORTH_A_LOOK)
-        if balanced is not None:
-            plans = sorted([plan, balanced], key=lambda one: quick_step_time_s(problem, one))
+    """The plan with the faster of its own split and the balanced one, of those that fit; None where neither does."""
+    faster = faster_plan(problem, plan, margin=margin) if problem.framework.splits is None else None
+    plans = [plan] if faster is None else [faster, plan]
     fitting = (estimate_fitting(problem, one, margin=margin) for one in plans)
     return next((estimate for estimate in fitting if estimate is not None), None)
 
