@@ -11,6 +11,7 @@ from ppadvisor.errors import InputError, unknown_name
 from ppadvisor.search import advise
 from ppadvisor.search.balance import against_even
 from ppadvisor.search.by_schedule import best_of_each_schedule
+from ppadvisor.search.nearest import nearest_miss
 from ppadvisor.search.pins import Pins
 from ppadvisor.search.ranking import Ranked, rank
 from ppadvisor.search.results import AssumptionUsed, PlanReport, ProblemEcho
@@ -83,7 +84,7 @@ def plan(
         baselines=baselines,
         rejected=dict(sorted(ranked.rejected.items())),
         rejection_examples=tuple(ranked.examples),
-        nearest_miss=None if best else advise.nearest_miss(ranked, pins, margin=margin),
+        nearest_miss=None if best else nearest_miss(ranked, pins, margin=margin),
     )
 
 

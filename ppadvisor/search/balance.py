@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ppadvisor.engine.balanced import faster_plan, with_split
+from ppadvisor.engine.balanced import balanced_plan, faster_plan, with_split
 from ppadvisor.engine.evaluate import estimate_fitting, estimate_plan
 from ppadvisor.engine.partition import balanced_split
 from ppadvisor.engine.problem import Problem
@@ -17,6 +17,14 @@ def fitting_with_best_split(problem: Problem, plan: PlanSpec, *, margin: float) 
     plans = [plan] if faster is None else [faster, plan]
     fitting = (estimate_fitting(problem, one, margin=margin) for one in plans)
     return next((estimate for estimate in fitting if estimate is not None), None)
+
+
+def split_that_fits(problem: Problem, plan: PlanSpec, *, margin: float) -> PlanEstimate | None:
+    """The fastest split with which a plan fits into memory that does not as it is; None where there is none."""
+    if problem.framework.splits is not None:
+        return None
+    balanced = balanced_plan(problem, plan, margin=margin)
+    return None if balanced is None else estimate_fitting(problem, balanced, margin=margin)
 
 
 def against_even(problem: Problem, estimate: PlanEstimate, *, margin: float) -> EvenSplit | None:

@@ -22,7 +22,7 @@ from ppadvisor.specs.load import load_cluster, load_model
 from ppadvisor.specs.plan import PlanSpec, Recompute
 from ppadvisor.specs.training import TrainingSpec
 from tests.frameworks.megatron_reader import built
-from tests.problems import model, problem
+from tests.problems import cluster, model, problem
 from tests.search.asked import ask
 
 MARGIN = 0.9
@@ -161,6 +161,31 @@ def test_what_is_shown_has_the_faster_split(name: str) -> None:
     assert even.step_time_saved_fraction == pytest.approx(1 - first.time.step_time_s / even.step_time_s)
     assert even.step_time_saved_fraction > 0
     assert even.peak_saved_bytes == even.peak_bytes - first.memory.peak_bytes
+
+
+def test_another_split_may_be_what_makes_a_plan_fit() -> None:
+    """Memory for the best split of a plan and for none that a search looks at: the change is named, and true."""
+    pins = Pins(pipeline_parallel=(3,), micro_batch_size=(16,), schedule=("1f1b",), recompute=("none",))
+
+    def question(memory_bytes: int) -> Problem:
+        machines = cluster(3, gpus_per_node=8, memory_bytes=memory_bytes)
+        return problem(model(num_layers=7), machines=machines, global_batch_size=192, framework="megatron")
+
+    roomy = question(2**40)
+    shown = ask(roomy, pins).plans[0].plan
+    least = balanced_plan(roomy, shown, margin=MARGIN, objective="memory")
+    assert least is not None
+    used = max(stage.total_bytes / MARGIN for stage in estimate_plan(roomy, least, margin=MARGIN).memory.stages)
+    conservative = estimate_plan(roomy, least, margin=MARGIN).memory.conservative_bytes
+    tight = question(int(max(used, conservative)) + 10)
+    report = ask(tight, pins)
+    assert report.plans == ()
+    assert report.nearest_miss is not None
+    change = report.nearest_miss.changes[0]
+    assert change.change == f"layers {', '.join(map(str, least.layers_per_chunk))} on its stages"
+    estimate = estimate_plan(tight, least, margin=MARGIN)
+    assert estimate.memory.fits
+    assert (change.step_time_s, change.peak_bytes) == (estimate.time.step_time_s, estimate.memory.peak_bytes)
 
 
 @pytest.mark.parametrize("framework", ["deepspeed", "zero-bubble"])
