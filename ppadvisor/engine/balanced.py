@@ -66,19 +66,22 @@ def balanced_plan(problem: Problem, plan: PlanSpec, *, margin: float, objective:
     return with_split(plan, fastest(problem, plan, splits)) if splits else None
 
 
-def faster_plan(problem: Problem, plan: PlanSpec, *, margin: float) -> PlanSpec | None:
+def faster_plan(problem: Problem, plan: PlanSpec, *, margin: float, thorough: bool = False) -> PlanSpec | None:
     """`balanced_plan` where a quick replay has it clearly ahead of the plan as it is, else None.
 
-    Made for a search, in which most plans have a good split already: these are told by the seconds alone.
+    Made for a search, in which most plans have a good split already. These are told by the seconds of ranks and chunks
+    alone, unless `thorough`: with few micro-batches it also matters where the heaviest rank stands.
     """
     costs = _costs(problem, plan, margin)
-    present = plan.layers_per_chunk
-    if costs is None or costs.least_s() > costs.round_s(present)[1] * (1 - NEAR):
+    if costs is None:
         return None
+    present = plan.layers_per_chunk
     limits = np.array(costs.round_s(present)) * (1 - NEAR)
-    lighter = [split for split in costs.best("time") if (costs.round_s(split) <= limits).any()]
-    found = fastest(problem, plan, [present, *lighter])
-    return None if found == present else with_split(plan, found)
+    if not thorough and costs.least_s() > limits[1]:
+        return None
+    found = [split for split in costs.best("time") if thorough or (costs.round_s(split) <= limits).any()]
+    split = fastest(problem, plan, [present, *found])
+    return None if split == present else with_split(plan, split)
 
 
 def fastest(problem: Problem, plan: PlanSpec, splits: Sequence[Split]) -> Split:

@@ -6,10 +6,13 @@ import shlex
 
 from ppadvisor.report.prose import layers_text
 from ppadvisor.search.results import EvenSplit, PlanReport
-from ppadvisor.units import format_bytes_gib, format_fraction, format_seconds
+from ppadvisor.units import GIB, format_bytes_gib, format_fraction, format_seconds
 
 LONGEST_WORD = 74
 """Letters of a value that stand in one line of a terminal."""
+
+NOTICED_BYTES = GIB // 20
+"""A difference that would read as 0.0 GiB is none."""
 
 
 def split_lines(report: PlanReport) -> list[str]:
@@ -39,9 +42,10 @@ def _argument(value: str) -> str:
 def _gain(even: EvenSplit) -> str:
     saved, peak = even.step_time_saved_fraction, even.peak_saved_bytes
     time = f"{format_fraction(abs(saved))} {'faster' if saved >= 0 else 'slower'}"
-    memory = f"{format_bytes_gib(abs(peak))} {'less' if peak >= 0 else 'more'} at the peak"
+    more = f", {format_bytes_gib(abs(peak))} {'less' if peak > 0 else 'more'} at the peak,"
+    memory = more if abs(peak) >= NOTICED_BYTES else ""
     fits = "" if even.fits else ", which does not fit"
     return (
-        f"{time} and {memory} than the even split, {layers_text(even.layers_per_stage)} "
+        f"{time}{memory} than the even split, {layers_text(even.layers_per_stage)} "
         f"({format_seconds(even.step_time_s)}, {format_bytes_gib(even.peak_bytes)}{fits})"
     )

@@ -19,6 +19,15 @@ def fitting_with_best_split(problem: Problem, plan: PlanSpec, *, margin: float) 
     return next((estimate for estimate in fitting if estimate is not None), None)
 
 
+def with_fastest_split(problem: Problem, estimate: PlanEstimate, *, margin: float) -> PlanEstimate:
+    """A plan that deserves a closer look, with the fastest split that is known for it."""
+    if problem.framework.splits is not None:
+        return estimate
+    faster = faster_plan(problem, estimate.plan, margin=margin, thorough=True)
+    better = estimate_fitting(problem, faster, margin=margin) if faster else None
+    return better if better and better.time.step_time_s < estimate.time.step_time_s else estimate
+
+
 def split_that_fits(problem: Problem, plan: PlanSpec, *, margin: float) -> PlanEstimate | None:
     """The fastest split with which a plan fits into memory that does not as it is; None where there is none."""
     if problem.framework.splits is not None:

@@ -14,7 +14,7 @@ import numpy as np
 from ppadvisor.engine.evaluate import estimate_fitting, quick_step_time_s
 from ppadvisor.engine.results import PlanEstimate
 from ppadvisor.engine.tables import plan_of
-from ppadvisor.search.balance import fitting_with_best_split
+from ppadvisor.search.balance import fitting_with_best_split, with_fastest_split
 from ppadvisor.search.ranking import IntArray, Ranked, as_printed
 from ppadvisor.specs.plan import PlanTable
 
@@ -45,7 +45,10 @@ def best_estimates(ranked: Ranked, top: int, *, margin: float, sort: str = "step
     fitting = fitting_estimates(ranked, order, wanted, margin=margin, balance=sort != "peak_bytes")
     printed = as_printed(np.array([_sort_value(estimate, sort) for estimate in fitting], dtype=np.float64))
     # a stable sort: ties keep the order by memory and moving parts
-    return [fitting[i] for i in np.argsort(printed, kind="stable")][:top]
+    found = [fitting[i] for i in np.argsort(printed, kind="stable")][:top]
+    if found and sort == "step_time_s":
+        found[0] = with_fastest_split(ranked.problem, found[0], margin=margin)
+    return found
 
 
 def fitting_estimates(

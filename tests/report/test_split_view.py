@@ -40,10 +40,12 @@ def test_gain_and_loss_have_their_words() -> None:
     even = found.even_split
     assert even is not None
     better = split_lines(found)[-1]
-    assert " faster and " in better
+    assert " faster" in better
+    same = even.model_copy(update={"peak_saved_bytes": -1000, "step_time_saved_fraction": 0.02})
+    assert "2.0 % faster than the even split" in split_lines(found.model_copy(update={"even_split": same}))[-1]
     worse = {"step_time_saved_fraction": -0.01, "peak_saved_bytes": -(2**30), "fits": False}
     told = split_lines(found.model_copy(update={"even_split": even.model_copy(update=worse)}))[-1]
-    assert "1.0 % slower and 1.0 GiB more at the peak than the even split" in told
+    assert "1.0 % slower, 1.0 GiB more at the peak, than the even split" in told
     assert told.endswith(", which does not fit)")
 
 
