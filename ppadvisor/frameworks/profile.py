@@ -20,6 +20,9 @@ from ppadvisor.specs.training import GradientPrecision, Loss, TrainingSpec
 
 BoolArray = NDArray[np.bool_]
 
+Split = tuple[int, ...]
+"""Layers of each stage, in model order."""
+
 
 class Spread(Enum):
     """How a tensor of one micro-batch is divided over the ranks of a stage.
@@ -87,6 +90,11 @@ class Rule:
     message: Callable[[ModelSpec, TrainingSpec, PlanSpec], str]
 
 
+def no_settings(_: ModelSpec, __: PlanSpec) -> dict[str, str]:
+    """Of what is no trainer, and has no configuration."""
+    return {}
+
+
 @dataclass(frozen=True)
 class FrameworkProfile:
     """All that the engine and the search need to know of a framework."""
@@ -137,6 +145,10 @@ class FrameworkProfile:
     """What selective recomputation can drop."""
     recompute_methods: tuple[RecomputeMethod, ...] = METHODS
     """How full recomputation can be limited to some layers or groups of them."""
+    split_settings: Callable[[ModelSpec, PlanSpec], dict[str, str]] = no_settings
+    """Options that build a plan's stages, as its configuration names them; a flag without a value has an empty one."""
+    splits: Callable[[ModelSpec, int, int], tuple[Split, ...]] | None = None
+    """The splits that it can build for p and v; None: any."""
     keeps_all_receive_buffers: bool = False
     """A receive buffer for each of the m micro-batches and each neighbour, kept for good (torch's engine)."""
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
-from ppadvisor.frameworks.profile import BoolArray, Rule
+from ppadvisor.frameworks.profile import BoolArray, Rule, Split
 from ppadvisor.specs.model import ModelSpec
 from ppadvisor.specs.plan import PlanSpec, PlanTable
 from ppadvisor.specs.training import TrainingSpec
@@ -108,3 +110,20 @@ COMMON_RULES: tuple[Rule, ...] = (
     Rule("expert_ranks", _expert_ranks, _expert_ranks_message),
     Rule("context_parallel_attention", _eager_context, _eager_context_message),
 )
+
+
+def split_rule(code: str, splits: Callable[[ModelSpec, int, int], tuple[Split, ...]], why: str) -> Rule:
+    """The rule of a framework that builds some splits only; each distinct (p, v, split) is looked up once."""
+
+    def violated(model: ModelSpec, _: TrainingSpec, plans: PlanTable) -> BoolArray:
+        sizes = np.stack([plans.pipeline_parallel, plans.virtual_stages, plans.split], axis=1)
+        distinct, rows = np.unique(sizes, axis=0, return_inverse=True)
+        barred = [p > 1 and plans.splits[split] not in splits(model, p, v) for p, v, split in distinct.tolist()]
+        return np.array(barred, dtype=np.bool_)[rows.reshape(-1)]
+
+    def message(model: ModelSpec, _: TrainingSpec, plan: PlanSpec) -> str:
+        can = splits(model, plan.pipeline_parallel, plan.virtual_stages)
+        built = " or ".join(" ".join(map(str, split)) for split in can) or "none"
+        return f"layers {' '.join(map(str, plan.layers_per_chunk))}: {why}; it builds {built}"
+
+    return Rule(code, violated, message)

@@ -27,8 +27,8 @@ from ppadvisor.report.explain_columns import (
     worked,
 )
 from ppadvisor.report.json_ import dump_json
-from ppadvisor.report.plan_view import about, layers_text, listed
-from ppadvisor.report.prose import join_blocks
+from ppadvisor.report.plan_view import about, listed
+from ppadvisor.report.prose import join_blocks, layers_text
 from ppadvisor.report.rows import Column, render_rows
 from ppadvisor.search.advise import short_plan
 from ppadvisor.search.explain import ExplainAnswer, NothingToExplain, PlanExplanation

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from ppadvisor.engine.results import PlanEstimate
 from ppadvisor.report.json_ import dump_json
-from ppadvisor.report.prose import join_blocks
+from ppadvisor.report.prose import join_blocks, layers_text
 from ppadvisor.report.rows import Column, render_rows
+from ppadvisor.report.split_view import split_lines
 from ppadvisor.search.results import PlanReport, ProblemEcho
 from ppadvisor.units import (
     format_bandwidth,
@@ -33,14 +32,6 @@ ONLY_WHERE_USED = (
     "optimizer_sharding",
 )
 """Columns left out of the table where every plan has the same plain value."""
-
-
-def layers_text(layers_per_stage: Sequence[int]) -> str:
-    """Layers of the stages in runs: `10` where all are equal, `9 6x10 11` elsewhere."""
-    runs = [(size, len(list(run))) for size, run in groupby(layers_per_stage)]
-    if len(runs) == 1:
-        return str(runs[0][0])
-    return " ".join(f"{count}x{size}" if count > 1 else str(size) for size, count in runs)
 
 
 def _seconds(time_s: float) -> str:
@@ -217,6 +208,7 @@ def _prose(report: PlanReport) -> list[str]:
     lines = []
     if report.why:
         lines += ["Why the first is first:", *(f"  {line}" for line in report.why)]
+    lines += split_lines(report)
     lines += [f"Hint: {line}" for line in report.hints]
     lines += ["Baselines:", *(f"  {_baseline(name, report)}" for name in report.baselines)]
     lines += _nothing_fits(report)

@@ -1,8 +1,6 @@
-"""Why the first is first, what to watch, what would make something fit: sentences made from the numbers."""
+"""Why the first is first and what to watch: sentences made from the numbers."""
 
 from __future__ import annotations
-
-from dataclasses import replace
 
 import numpy as np
 
@@ -14,16 +12,13 @@ from ppadvisor.engine.tables import plan_of
 from ppadvisor.errors import InputError
 from ppadvisor.search.pins import Pins
 from ppadvisor.search.ranking import Ranked, nearest_row, rank
-from ppadvisor.search.results import Baseline, Change, NearestMiss
+from ppadvisor.search.results import Baseline
 from ppadvisor.search.space import unused_pin_values
-from ppadvisor.specs.cluster import ClusterSpec
 from ppadvisor.specs.plan import PlanSpec
 from ppadvisor.units import format_bytes_gib, format_fraction, format_seconds
 
 ENOUGH_MICROBATCHES = 4
 """m below this times p leaves a large bubble: at m = 4p it is still (p-1)/(5p-1), about a fifth."""
-
-MOST_GPU_DOUBLINGS = 8
 
 WORTH_SAYING = 0.01
 """A plan that memory keeps out is mentioned where it is faster by at least this share."""
@@ -240,73 +235,3 @@ def miss_note(estimate: PlanEstimate) -> str:
         return f"does not fit by {format_bytes_gib(-memory.headroom_bytes)}"
     over = memory.conservative_bytes - memory.capacity_bytes
     return f"borderline: its conservative estimate is {format_bytes_gib(over)} above the capacity"
-
-
-def nearest_miss(ranked: Ranked, pins: Pins, *, margin: float) -> NearestMiss | None:
-    """Where nothing fits: the closest plan, which stage, by how much, and what would make something fit."""
-    row = nearest_row(ranked)
-    if row is None:
-        return None
-    estimate = estimate_plan(ranked.problem, plan_of(ranked.plans, row), margin=margin)
-    memory = estimate.memory
-    stage = memory.stages[memory.binding_stage]
-    message = f"nearest miss: {short_plan(estimate.plan)}; stage {stage.stage} {miss_note(estimate)}"
-    return NearestMiss(
-        estimate=estimate,
-        short_by_bytes=max(-memory.headroom_bytes, memory.conservative_bytes - memory.capacity_bytes),
-        message=message,
-        changes=tuple(_changes(ranked.problem, pins, margin)),
-    )
-
-
-def _changes(problem: Problem, pins: Pins, margin: float) -> list[Change]:
-    """Single changes, each tried by a search: lift one pin, shard more, train on more GPUs."""
-    trials: list[tuple[str, Problem, Pins]] = [
-        (f"lift the pin on {name}", problem, pins.without(name)) for name in pins.given()
-    ]
-    most = max(problem.framework.optimizer_sharding)
-    if most > problem.framework.default_optimizer_sharding and pins.optimizer_sharding is None:
-        sharded = pins.with_values(optimizer_sharding=(most,))
-        trials.append((f"optimizer_sharding = {most} (ZeRO-{most})", problem, sharded))
-    if problem.training.loss != "fused":
-        fused = replace(problem, training=problem.training.model_copy(update={"loss": "fused"}))
-        trials.append(("a fused cross entropy (loss = fused)", fused, pins))
-    found = [change for title, changed, with_pins in trials for change in _try(title, changed, with_pins, margin)]
-    return found + _more_gpus(problem, pins, margin)
-
-
-def _more_gpus(problem: Problem, pins: Pins, margin: float) -> list[Change]:
-    for doubling in range(1, MOST_GPU_DOUBLINGS + 1):
-        gpus = problem.cluster.num_gpus * 2**doubling
-        cluster = _grown(problem.cluster, gpus)
-        found = _try(f"{gpus} GPUs", replace(problem, cluster=cluster), pins, margin)
-        if found:
-            return found
-    return []
-
-
-def _grown(cluster: ClusterSpec, gpus: int) -> ClusterSpec:
-    """The cluster with more GPUs; a single node that was not full is filled first."""
-    node = cluster.gpus_per_node
-    if cluster.num_gpus == node < cluster.gpu.gpus_per_node:
-        node = min(cluster.gpu.gpus_per_node, gpus)
-    return cluster.model_copy(update={"num_gpus": gpus, "gpus_per_node": node})
-
-
-def _try(title: str, problem: Problem, pins: Pins, margin: float) -> list[Change]:
-    try:
-        ranked = rank(problem, pins, margin=margin)
-    except InputError:
-        return []
-    if not len(ranked.order):
-        return []
-    row = int(ranked.order[0])
-    plan = plan_of(ranked.plans, row)
-    return [
-        Change(
-            change=title,
-            step_time_s=float(ranked.estimates.step_time_s[row]),
-            peak_bytes=int(ranked.estimates.peak_bytes[row]),
-            plan=short_plan(plan),
-        )
-    ]

@@ -9,7 +9,9 @@ from ppadvisor.engine.parameters import count_active_parameters, count_parameter
 from ppadvisor.engine.problem import Problem
 from ppadvisor.errors import InputError, unknown_name
 from ppadvisor.search import advise
+from ppadvisor.search.balance import against_even
 from ppadvisor.search.by_schedule import best_of_each_schedule
+from ppadvisor.search.nearest import nearest_miss
 from ppadvisor.search.pins import Pins
 from ppadvisor.search.ranking import Ranked, rank
 from ppadvisor.search.results import AssumptionUsed, PlanReport, ProblemEcho
@@ -73,6 +75,8 @@ def plan(
     return PlanReport(
         problem=echo(problem, pins, ranked, margin),
         plans=tuple(best),
+        split_settings=tuple(problem.framework.split_settings(model, estimate.plan) for estimate in best),
+        even_split=against_even(problem, best[0], margin=margin) if best else None,
         num_fitting=len(ranked.order),
         why=advise.why_first(leading, baselines, sort=sort, num_fitting=len(ranked.order)),
         hints=advise.hints(ranked, pins, best[0] if best else None, sort=sort),
@@ -80,7 +84,7 @@ def plan(
         baselines=baselines,
         rejected=dict(sorted(ranked.rejected.items())),
         rejection_examples=tuple(ranked.examples),
-        nearest_miss=None if best else advise.nearest_miss(ranked, pins, margin=margin),
+        nearest_miss=None if best else nearest_miss(ranked, pins, margin=margin),
     )
 
 

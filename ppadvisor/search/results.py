@@ -47,6 +47,20 @@ class Baseline(Result):
     note: str
 
 
+class EvenSplit(Result):
+    """The first plan with its layers spread as evenly as they go, and what its own split saves against that."""
+
+    layers_per_stage: tuple[int, ...]
+    layers_per_chunk: tuple[int, ...]
+    step_time_s: float
+    peak_bytes: int
+    fits: bool
+    step_time_saved_fraction: float
+    """1 - step time / that of the even split."""
+    peak_saved_bytes: int
+    """Negative where the plan's own split needs more."""
+
+
 class ScheduleBest(Result):
     """The best plan of one schedule among those evaluated."""
 
@@ -85,6 +99,10 @@ class PlanReport(Result):
     problem: ProblemEcho
     plans: tuple[PlanEstimate, ...]
     """Ranked, best first: only plans that fit with the margin."""
+    split_settings: tuple[dict[str, str], ...]
+    """Of each plan, the options of its trainer that build its stages; a flag without a value has an empty one."""
+    even_split: EvenSplit | None
+    """None where the first plan is that, or its trainer builds no other."""
     num_fitting: int
     why: tuple[str, ...]
     hints: tuple[str, ...]

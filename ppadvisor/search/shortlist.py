@@ -14,6 +14,7 @@ import numpy as np
 from ppadvisor.engine.evaluate import estimate_fitting, quick_step_time_s
 from ppadvisor.engine.results import PlanEstimate
 from ppadvisor.engine.tables import plan_of
+from ppadvisor.search.balance import fitting_with_best_split, with_fastest_split
 from ppadvisor.search.ranking import IntArray, Ranked, as_printed
 from ppadvisor.specs.plan import PlanTable
 
@@ -41,17 +42,26 @@ def best_estimates(ranked: Ranked, top: int, *, margin: float, sort: str = "step
     """The `top` best plans, every rank and replayed; the replayed numbers decide their order."""
     wanted = top + RESERVE
     order = _refined(ranked, ranked.order, wanted) if sort == "step_time_s" else ranked.order
-    fitting = fitting_estimates(ranked, order, wanted, margin=margin)
+    fitting = fitting_estimates(ranked, order, wanted, margin=margin, balance=sort != "peak_bytes")
     printed = as_printed(np.array([_sort_value(estimate, sort) for estimate in fitting], dtype=np.float64))
     # a stable sort: ties keep the order by memory and moving parts
-    return [fitting[i] for i in np.argsort(printed, kind="stable")][:top]
+    found = [fitting[i] for i in np.argsort(printed, kind="stable")][:top]
+    if found and sort == "step_time_s":
+        found[0] = with_fastest_split(ranked.problem, found[0], margin=margin)
+    return found
 
 
-def fitting_estimates(ranked: Ranked, order: IntArray, wanted: int, *, margin: float) -> list[PlanEstimate]:
-    """The first `wanted` plans of `order` that tell a reader something new and fit by the exact count."""
+def fitting_estimates(
+    ranked: Ranked, order: IntArray, wanted: int, *, margin: float, balance: bool = True
+) -> list[PlanEstimate]:
+    """The first `wanted` plans of `order` that tell a reader something new and fit by the exact count.
+
+    With `balance` each has the fastest split that is known for it.
+    """
     found: list[PlanEstimate] = []
+    fitting = fitting_with_best_split if balance else estimate_fitting
     for row in islice(_distinct(ranked, order), wanted * TRIES):
-        estimate = estimate_fitting(ranked.problem, plan_of(ranked.plans, row), margin=margin)
+        estimate = fitting(ranked.problem, plan_of(ranked.plans, row), margin=margin)
         if estimate is not None:
             found.append(estimate)
         if len(found) == wanted:

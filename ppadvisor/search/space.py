@@ -210,7 +210,9 @@ def _with_splits(problem: Problem, base: IntArray, v: int, splits: dict[Split, i
     parts = [np.zeros((0, len(BASE_COLUMNS)), dtype=np.int64)]
     for p in np.unique(base[:, 0]):
         rows = base[base[:, 0] == p]
-        ids = [splits.setdefault(s, len(splits)) for s in candidate_splits(model.num_layers, int(p) * v, head)]
+        own = problem.framework.splits
+        tried = own(model, int(p), v) if own else candidate_splits(model.num_layers, int(p) * v, head)
+        ids = [splits.setdefault(s, len(splits)) for s in tried]
         if ids:
             tiled = np.tile(np.array(ids, dtype=np.int64), len(rows))
             parts.append(np.column_stack([np.repeat(rows, len(ids), axis=0), tiled]))

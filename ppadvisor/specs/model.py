@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
@@ -161,14 +162,7 @@ class ModelSpec(Spec):
 
     def layer_kinds(self) -> tuple[tuple[LayerKind, ...], tuple[int, ...]]:
         """The distinct kinds in order of appearance, and for each layer the index of its kind."""
-        kinds: list[LayerKind] = []
-        index: list[int] = []
-        for i in range(self.num_layers):
-            kind = self.layer_kind(i)
-            if kind not in kinds:
-                kinds.append(kind)
-            index.append(kinds.index(kind))
-        return tuple(kinds), tuple(index)
+        return _layer_kinds(self)
 
     @model_validator(mode="after")
     def _consistent(self) -> ModelSpec:
@@ -195,3 +189,11 @@ class ModelSpec(Spec):
         if any(i >= self.num_layers for i in self.full_attention_layers):
             raise ValueError(f"full_attention_layers holds an index beyond num_layers = {self.num_layers}")
         return self
+
+
+@lru_cache(maxsize=64)
+def _layer_kinds(model: ModelSpec) -> tuple[tuple[LayerKind, ...], tuple[int, ...]]:
+    """Asked hundreds of times in a search, of one model."""
+    of_layer = [model.layer_kind(i) for i in range(model.num_layers)]
+    kinds = tuple(dict.fromkeys(of_layer))
+    return kinds, tuple(kinds.index(kind) for kind in of_layer)

@@ -120,6 +120,35 @@ def test_a_person_reads_why(cli: Cli, format: str) -> None:
     assert format == "markdown" or max(map(len, result.stdout.splitlines())) <= 80
 
 
+@pytest.mark.parametrize(
+    ("framework", "words"),
+    [
+        ("megatron", "--pipeline-model-parallel-size 4 --decoder-last-pipeline-num-layers 1"),
+        ("torchtitan", "pipeline_parallel_degree = 4"),
+        ("deepspeed", "partition_method = type:"),
+        ("zero-bubble", "--pipeline-model-parallel-size 4"),
+        ("generic", " faster"),
+    ],
+)
+def test_the_stages_are_written_for_the_trainer(cli: Cli, framework: str, words: str) -> None:
+    """Twelve layers under a large vocabulary: how the stages are told to each trainer, and what they gain.
+
+    The last of four stages has the head and fewer layers than the even three.
+    """
+    heavy = ("--layers", "13", "--hidden", "512", "--heads", "8", "--vocab", "60000", *GPUS, *RUN)
+    pins = (*PINNED, "--framework", framework)
+    result = cli("plan", *heavy, *pins)
+    assert (result.exit_code, result.stderr) == (0, "")
+    text = " ".join(result.stdout.split())
+    assert words in text.partition("Stages of the first:")[2]
+    assert max(map(len, result.stdout.splitlines())) <= 80
+    document = cli("plan", *heavy, *pins, "--format", "json").document
+    assert len(document["split_settings"]) == len(document["plans"])
+    own = framework in ("deepspeed", "zero-bubble")
+    assert (document["even_split"] is None) == own
+    assert own or "than the even split" in text
+
+
 def test_an_answer_may_go_into_a_file(cli: Cli, tmp_path: Path) -> None:
     """`--output` holds what stdout would, and stdout nothing."""
     target = tmp_path / "plan.json"

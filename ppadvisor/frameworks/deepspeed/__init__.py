@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ppadvisor.frameworks.deepspeed.rules import RULES
+from ppadvisor.frameworks.deepspeed.split import split_settings, splits
 from ppadvisor.frameworks.gradients import output_gradients, plain_backward_work
 from ppadvisor.frameworks.profile import FrameworkProfile, Tensor
 from ppadvisor.frameworks.tensors import LOSSES, layer_tensors
@@ -60,6 +61,8 @@ PROFILE = FrameworkProfile(
     waiting_tensors=waiting_tensors,
     backward_work=plain_backward_work,
     rules=RULES,
+    split_settings=split_settings,
+    splits=splits,
     dummy_weight_gradients=False,
     frees_sent_outputs=False,
     # by Megatron (mpu/initialize.py:118-166) and by DeepSpeed (runtime/pipe/topology.py:309-362)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from ppadvisor.frameworks.deepspeed.split import splits
 from ppadvisor.frameworks.profile import BoolArray, Rule
-from ppadvisor.frameworks.rules import COMMON_RULES
+from ppadvisor.frameworks.rules import COMMON_RULES, split_rule
 from ppadvisor.specs.model import ModelSpec
 from ppadvisor.specs.plan import PlanSpec, PlanTable
 from ppadvisor.specs.training import TrainingSpec
@@ -26,4 +27,5 @@ def _sharded_gradients_message(_: ModelSpec, __: TrainingSpec, plan: PlanSpec) -
 RULES: tuple[Rule, ...] = (
     *COMMON_RULES,
     Rule("deepspeed_pipeline_zero", _sharded_gradients, _sharded_gradients_message),
+    split_rule("deepspeed_split", splits, "DeepSpeed's partition methods take no list of stages"),
 )

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ppadvisor.frameworks.gradients import backward_work, output_gradients
+from ppadvisor.frameworks.megatron.layout import split_settings
 from ppadvisor.frameworks.megatron.rules import RULES
 from ppadvisor.frameworks.profile import FrameworkProfile, Spread, Tensor, When
 from ppadvisor.frameworks.tensors import ATTENTION_NORM, FEED_FORWARD_NORM, LOSSES, layer_tensors
@@ -71,6 +72,7 @@ PROFILE = FrameworkProfile(
     waiting_tensors=waiting_tensors,
     backward_work=backward_work,
     rules=RULES,
+    split_settings=split_settings,
     dummy_weight_gradients=True,
     frees_sent_outputs=True,
     frees_main_gradients=True,

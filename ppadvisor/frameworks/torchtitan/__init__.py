@@ -9,6 +9,7 @@ from ppadvisor.frameworks.gradients import output_gradients, plain_backward_work
 from ppadvisor.frameworks.profile import FrameworkProfile, Tensor
 from ppadvisor.frameworks.tensors import LOSSES, layer_tensors
 from ppadvisor.frameworks.torchtitan.rules import RULES
+from ppadvisor.frameworks.torchtitan.split import split_settings
 from ppadvisor.specs.model import LayerKind, ModelSpec
 from ppadvisor.specs.training import TrainingSpec
 
@@ -47,6 +48,7 @@ PROFILE = FrameworkProfile(
     waiting_tensors=waiting_tensors,
     backward_work=plain_backward_work,
     rules=RULES,
+    split_settings=split_settings,
     dummy_weight_gradients=False,
     frees_sent_outputs=False,
     accumulates_whole_gradients=True,
