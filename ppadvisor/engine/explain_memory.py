@@ -240,6 +240,20 @@ def _head_activations(view: StageView) -> Formula:
     return view.plan.formula(view.shared(text), source, values, alive=bool(kept))
 
 
+def _spread_head(view: StageView) -> Formula:
+    plan, schedule, moment = view.plan, view.plan.schedule, view.memory.moment
+    hidden = f"T * h{plan.over_sequence}"
+    in_head = moment in ("loss", "head_backward")
+    text = f"{schedule.head_buffers[1 if in_head else 0]} * {hidden}"
+    text += "" if in_head else f" + 4 * T * {plan.logits} / p"
+    values: dict[str, float] = {}
+    if view.stage == 0:
+        kept, values = view.kept(view.chunks)
+        text += f" + {kept or 0} * {plan.element + plan.problem.training.dropout} * {hidden}"
+    source = f"own count of {schedule.title}: its buffers, the softmax, embeddings in flight on the first rank"
+    return plan.formula(text, source, values, alive=schedule.spreads_head and view.in_pipeline)
+
+
 def _logits(view: StageView) -> Formula:
     problem = view.plan.problem
     loss = problem.framework.loss(problem.training)
@@ -357,6 +371,7 @@ MEMORY_FORMULAS: dict[str, Callable[[StageView], Formula]] = {
     "recomputed_layer": _recomputed_layer,
     "layer_backward_work": _layer_backward_work,
     "head_activations": _head_activations,
+    "spread_head": _spread_head,
     "logits": _logits,
     "output_weight_gradient": _output_weight_gradient,
     "embedding_gradient": _embedding_gradient,

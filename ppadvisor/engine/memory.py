@@ -26,6 +26,7 @@ from ppadvisor.engine.memory_activations import (
     recomputed_layer_bytes,
     saved_activations_bytes,
     sent_outputs_bytes,
+    spread_head_bytes,
     waiting_activations_bytes,
     waiting_head_bytes,
 )
@@ -63,6 +64,7 @@ TERMS: tuple[tuple[str, Callable[[PlanInputs], FloatArray]], ...] = (
     ("recomputed_layer", recomputed_layer_bytes),
     ("layer_backward_work", layer_backward_work_bytes),
     ("head_activations", head_activations_bytes),
+    ("spread_head", spread_head_bytes),
     ("logits", logits_bytes),
     ("output_weight_gradient", output_weight_gradient_bytes),
     ("embedding_gradient", embedding_gradient_bytes),

@@ -142,6 +142,31 @@ def logits_bytes(inputs: PlanInputs) -> FloatArray:
     return (at + by_plan(gathered) * at_moments(loss=1, head_backward=1)) * by_stage(inputs.stages.has_head)
 
 
+def spread_head_bytes(inputs: PlanInputs) -> FloatArray:
+    """Vocabulary parallelism: what every rank keeps for its share of the head, and the first one of the embedding.
+
+    T h times the schedule's buffers; 4 bytes of each of its T V / (t p) logits between the two steps of the head; on
+    the first rank the reduced embedding of each micro-batch in flight, beside the sum with the positions, 2 T h, with
+    its dropout mask. Source: sail-sg/VocabularyParallelism (commit 6191c3bf), vocab_parallel_schedule.py:270-311, :837,
+    vocab_output.py:100-344, counted over its own order of work; about 1 % of the peak is still missing.
+    """
+    rates = np.zeros((len(inputs.plans), 2))
+    spread = np.zeros(len(inputs.plans))
+    for schedule, rows in inputs.rows_by_schedule():
+        rates[rows], spread[rows] = schedule.head_buffers, schedule.spreads_head
+    if not spread.any():
+        return np.zeros((1, 1, 1, 1))
+    problem, plans = inputs.problem, inputs.plans
+    hidden = inputs.tokens * problem.model.hidden_size / inputs.sequence_ways
+    logits = 4 * inputs.tokens * inputs.logits_per_token / plans.pipeline_parallel * spread
+    buffers = by_plan(hidden * rates[:, 0] + logits) * at_moments(layer_backward=1, embedding_backward=1)
+    buffers = buffers + by_plan(hidden * rates[:, 1]) * at_moments(loss=1, head_backward=1)
+    element = problem.training.activation_bytes + (1 if problem.training.dropout else 0)
+    first = by_stage((inputs.stages.first_stage == 0).astype(np.float64)) * by_plan(element * hidden * spread)
+    real = by_stage((inputs.stages.count > 0).astype(np.float64))
+    return np.asarray(real * buffers + (first * in_flight_at(inputs)).sum(axis=2, keepdims=True))
+
+
 def output_weight_gradient_bytes(inputs: PlanInputs) -> FloatArray:
     """The output layer's gradient, in the weight's precision, before it is accumulated where no buffer is kept."""
     if inputs.problem.framework.dummy_weight_gradients:

@@ -97,10 +97,11 @@ class Assumptions:
     )
     allocator_overhead: Assumption = Assumption(
         0.07,
-        0.03,
+        0.0,
         0.15,
         "fraction of allocated",
-        "reserved over allocated in published runs: 1.03-1.08 (SimuMax, B200), 1.06-1.15 (Vocabulary Parallelism)",
+        "reserved over allocated in published runs: 1.03-1.08 (SimuMax, B200), 1.06-1.15 (Vocabulary Parallelism); "
+        "next to nothing with expandable segments",
     )
     eager_overhead: Assumption = Assumption(
         0.30,

@@ -19,8 +19,8 @@ from tests.evidence.samples import record
 BYTES_OF_ROUNDING = 20
 """The shown estimate counts each term up to whole bytes."""
 
-GUARDED_MEMORY = {"allocated": (0.008, 0.02), "reserved": (0.025, 0.04), "process": (0.035, 0.055)}
-"""Mean |error| of records labelled `tests` on the day this was written (1.3, 3.1 and 4.5 %), with a little room on
+GUARDED_MEMORY = {"allocated": (0.004, 0.01), "reserved": (0.025, 0.04), "process": (0.035, 0.055)}
+"""Mean |error| of records labelled `tests` on the day this was written (0.6, 2.9 and 4.5 %), with a little room on
 both sides. A guard against regressions, not a goal: whoever improves the model moves it down."""
 
 GUARDED_FITS = {"right_fraction": 0.94, "inside": 0.85}
@@ -167,7 +167,7 @@ def test_memory_is_as_good_as_it_was() -> None:
     assert (summary.inside_range_fraction or 0) >= GUARDED_FITS["inside"]
     assert (summary.range_fraction or 1) <= 0.08
     # torch's own maximum is never predicted much below what was measured
-    assert (summary.quantities["allocated"].worst_low_fraction or -1) > -0.035
+    assert (summary.quantities["allocated"].worst_low_fraction or -1) > -0.02
 
 
 def test_fits_are_as_good_as_they_were() -> None:
