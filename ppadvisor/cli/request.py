@@ -98,6 +98,7 @@ TRAINING_INPUTS = (
         "Sequences of a step, or tokens: 1024 or 4Mtok (default: d b m, where pinned).",
     ),
     Input("--framework", NAME, "Trainer (default: megatron)."),
+    Input("--stack", NAME, "Software stack, what kernels reach (default: the trainer's)."),
     Input("--precision", OneOf("precision", ("bf16", "fp16", "fp32", "fp8")), "Matrix products (default: bf16)."),
     Input("--optimizer", NAME, "Optimizer (default: adam)."),
     Input("--grad-precision", OneOf("precision", ("fp32", "bf16", "fp16")), "Accumulated gradients (default: fp32)."),

@@ -199,6 +199,7 @@ def _training(values: Mapping[str, Any], cluster: ClusterSpec, pins: Pins) -> Tr
     seq = _required(values, "seq_len")
     batch = values.get("global_batch")
     renamed = {
+        "stack": "stack",
         "precision": "precision",
         "optimizer": "optimizer",
         "grad_precision": "gradient_precision",

@@ -185,8 +185,9 @@ def data_parallel_bytes_per_parameter(inputs: PlanInputs, gradient_bytes: int) -
     Source: Rajbhandari et al. 2020 (arXiv 1910.02054), section 7.
     """
     zero, m = inputs.plans.optimizer_sharding, inputs.plans.num_microbatches.astype(np.float64)
-    once = inputs.problem.framework.accumulates_whole_gradients
-    reductions = np.where((zero >= 2) & (not once), m, 1.0) * np.where(zero == 0, 2.0, 1.0)
+    # a pipeline's backwards follow each other too closely to reduce between them
+    once = inputs.problem.framework.accumulates_whole_gradients | (inputs.plans.pipeline_parallel > 1)
+    reductions = np.where((zero >= 2) & ~once, m, 1.0) * np.where(zero == 0, 2.0, 1.0)
     gathers = np.where(zero == 0, 0.0, np.where(zero >= 3, 2 * m, 1.0))
     return np.asarray(reductions * gradient_bytes + gathers * inputs.problem.training.weight_bytes)
 

@@ -15,8 +15,9 @@ from ppadvisor.engine.tables import layers_of_ranks
 from ppadvisor.errors import InputError, unknown_name
 from ppadvisor.evidence.records import Record, RecordModel, RecordPlan
 from ppadvisor.evidence.trainers import MODULES_IN_NOTES, NOT_MODELLED, SCHEDULE_NAMES, UNKNOWN, Trainer, trainer_of
+from ppadvisor.specs.assumptions import Assumptions
 from ppadvisor.specs.cluster import ClusterSpec, GpuSpec
-from ppadvisor.specs.load import load_gpu
+from ppadvisor.specs.load import load_gpu, load_stack
 from ppadvisor.specs.model import ModelSpec
 from ppadvisor.specs.plan import PlanSpec
 from ppadvisor.specs.training import OPTIMIZERS, TrainingSpec
@@ -69,8 +70,9 @@ def case_of(record: Record) -> Case:
     plan = _plan(record, trainer, filling)
     training = _training(record, trainer, plan, filling)
     model = _model(record.model, training.sequence_length, filling)
-    problem = Problem(model, _cluster(record, plan, filling), training, frameworks.get(trainer.profile))
-    return Case(record, problem, plan, tuple(filling.taken))
+    cluster, profile = _cluster(record, plan, filling), frameworks.get(trainer.profile)
+    assumed = load_stack(training.stack or profile.stack).applied(Assumptions(), cluster.gpu.architecture)
+    return Case(record, Problem(model, cluster, training, profile, assumed), plan, tuple(filling.taken))
 
 
 def _model(model: RecordModel, sequence_length: int, filling: _Filling) -> ModelSpec:
@@ -134,6 +136,7 @@ def _training(record: Record, trainer: Trainer, plan: PlanSpec, filling: _Fillin
         "global_batch_size": given.global_batch_size
         or plan.num_microbatches * plan.micro_batch_size * plan.data_parallel,
         "framework": trainer.profile,
+        "stack": (given.attention == "eager" and trainer.eager_stack) or trainer.stack,
         "precision": precision,
         "optimizer": given.optimizer,
         "gradient_precision": filling.of("training.gradient_precision", given.gradient_precision, of_weights),

@@ -27,6 +27,10 @@ class Trainer:
     dropout: bool = False
     """Dropout in models of GPT's kind (LayerNorm, no gate)."""
     sequence_parallel: bool = False
+    stack: str | None = None
+    """Software stack; None: the profile's own."""
+    eager_stack: str | None = None
+    """That of runs without flash attention, where it is another one."""
     fused_norm: bool = True
     """Norms in one kernel (a record's flag `fused_norm_kernel` says so of a run)."""
     why: str = ""
@@ -39,7 +43,7 @@ class Trainer:
 LEGACY = "Megatron's layers before Transformer Engine, gradients in the weights' precision"
 
 TRAINERS: tuple[Trainer, ...] = (
-    Trainer("megatron", "megatron", dropout=True, sequence_parallel=True, why="the same"),
+    Trainer("megatron", "megatron", dropout=True, sequence_parallel=True, eager_stack="megatron-2021", why="the same"),
     Trainer("megatron-bridge", "megatron", sequence_parallel=True, why="a front end of Megatron-Core"),
     Trainer("nemo", "megatron", sequence_parallel=True, why="a front end of Megatron-Core"),
     Trainer("primus", "megatron", why="Megatron-Core on AMD"),
@@ -49,6 +53,7 @@ TRAINERS: tuple[Trainer, ...] = (
         "native",
         half_gradients=True,
         dropout=True,
+        stack="megatron-2021",
         why="DeepSpeed's pipeline engine around Megatron's layers and its vocabulary-parallel loss",
     ),
     Trainer("vocab-parallel", "zero-bubble", half_gradients=True, dropout=True, why=LEGACY),
@@ -56,7 +61,7 @@ TRAINERS: tuple[Trainer, ...] = (
     Trainer("pipeoffload", "zero-bubble", half_gradients=True, dropout=True, why=LEGACY),
     Trainer("deepspeed", "deepspeed", half_gradients=True, dropout=True, why="the same"),
     Trainer("torchtitan", "torchtitan", why="the same"),
-    Trainer("llm-foundry", "torchtitan", why="FSDP around plain torch layers"),
+    Trainer("llm-foundry", "torchtitan", stack="fsdp-2023", why="FSDP around plain torch layers"),
     Trainer("llama3-internal", "torchtitan", why="FSDP, torch layers, its own pipelining"),
     Trainer("aa-scaling", "scaling", fused_norm=False, why="the same"),
     Trainer("internevo", "generic", why="torch layers with ZeRO of its own"),

@@ -103,6 +103,8 @@ class FrameworkProfile:
     title: str
     source: str
     schedules: tuple[str, ...]
+    stack: str
+    """Id of the software stack preset that people run it with."""
     optimizer_sharding: tuple[int, ...]
     """ZeRO stages it offers."""
     default_optimizer_sharding: int

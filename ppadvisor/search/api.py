@@ -18,6 +18,7 @@ from ppadvisor.search.results import AssumptionUsed, PlanReport, ProblemEcho
 from ppadvisor.search.shortlist import best_estimates
 from ppadvisor.specs.assumptions import Assumptions
 from ppadvisor.specs.cluster import ClusterSpec
+from ppadvisor.specs.load import load_stack
 from ppadvisor.specs.model import ModelSpec
 from ppadvisor.specs.training import OPTIMIZERS, TrainingSpec
 
@@ -31,7 +32,10 @@ def make_problem(
     """Bring the parts together and check what concerns several of them. InputError names the field."""
     if training.optimizer not in OPTIMIZERS:
         raise unknown_name("optimizer", training.optimizer, OPTIMIZERS)
-    problem = Problem(model, cluster, training, frameworks.get(training.framework), assumptions or Assumptions())
+    framework = frameworks.get(training.framework)
+    stack = load_stack(training.stack or framework.stack)
+    assumed = stack.applied(assumptions or Assumptions(), cluster.gpu.architecture)
+    problem = Problem(model, cluster, training, framework, assumed)
     _ = problem.peak_flops_per_s  # refuses a precision that the GPU does not have
     limit = model.max_position_embeddings
     if limit is not None and training.sequence_length > limit:

@@ -9,6 +9,8 @@ from dataclasses import dataclass, fields, replace
 
 from ppadvisor.errors import InputError, unknown_name
 
+DEFAULT = "default assumption"
+
 
 @dataclass(frozen=True)
 class Assumption:
@@ -19,7 +21,7 @@ class Assumption:
     high: float
     unit: str
     source: str
-    provenance: str = "default assumption"
+    provenance: str = DEFAULT
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,8 @@ class GpuSpec(Spec):
     """One GPU as a program sees it. Peaks are dense (no sparsity) matrix rates."""
 
     name: str
+    architecture: str = ""
+    """Generation, as `hopper`: what a software stack reaches on it; where empty, what it reaches on any."""
     source: str
     """Datasheet (title and where it stands) of peaks and bandwidths."""
     memory_bytes: PositiveInt

@@ -13,9 +13,10 @@ from ppadvisor.errors import InputError, unknown_name
 from ppadvisor.specs.cluster import ClusterSpec, GpuSpec
 from ppadvisor.specs.files import read_mapping
 from ppadvisor.specs.model import ModelSpec
+from ppadvisor.specs.stack import StackSpec
 from ppadvisor.specs.validation import validate
 
-PresetKind = Literal["models", "gpus", "clusters"]
+PresetKind = Literal["models", "gpus", "clusters", "stacks"]
 
 
 def _folder(kind: PresetKind) -> Traversable:
@@ -52,6 +53,13 @@ def load_gpu(name: str) -> GpuSpec:
     """A GPU preset by its id or an unambiguous beginning of it."""
     gpu_id = resolve_preset("gpus", name)
     return validate(GpuSpec, preset_data("gpus", gpu_id), f"preset gpus/{gpu_id}.toml")
+
+
+@cache
+def load_stack(name: str) -> StackSpec:
+    """A software stack preset by its id or an unambiguous beginning of it."""
+    stack_id = resolve_preset("stacks", name)
+    return validate(StackSpec, {"id": stack_id, **preset_data("stacks", stack_id)}, f"preset stacks/{stack_id}.toml")
 
 
 def load_cluster(name: str, num_gpus: int | None = None) -> ClusterSpec:

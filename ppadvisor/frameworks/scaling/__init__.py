@@ -46,6 +46,7 @@ PROFILE = FrameworkProfile(
     title="Aleph Alpha scaling",
     source="Aleph-Alpha/scaling, commit 737f855",
     schedules=("none", "naive", "1f1b"),
+    stack="torch-eager",
     optimizer_sharding=(0, 1),
     default_optimizer_sharding=1,
     vocab_size_multiple=1,

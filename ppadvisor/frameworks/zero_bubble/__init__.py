@@ -55,6 +55,7 @@ PROFILE = FrameworkProfile(
     title="zero-bubble fork of Megatron-LM",
     source="sail-sg/zero-bubble-pipeline-parallelism",
     schedules=("none", "naive", "1f1b", "interleaved-1f1b", "zb-h1", "zb-h2", "zb-v", "v-half", "v-min"),
+    stack="megatron-2023",
     optimizer_sharding=(0, 1),
     default_optimizer_sharding=1,
     vocab_size_multiple=128,
