@@ -173,7 +173,7 @@ def _plan(record: Record, trainer: Trainer, filling: _Filling) -> PlanSpec:
     sharding = _sharding(record, trainer, filling)
     if record.model.moe is not None:
         filling.taken.append("expert_tensor_parallel = 1")
-    chunks = _layers_per_chunk(record, schedule, v, filling)
+    chunks = _layers_per_chunk(record, trainer, schedule, v, filling)
     data = {
         "pipeline_parallel": p,
         "tensor_parallel": t,
@@ -233,9 +233,12 @@ def _schedule(plan: RecordPlan, filling: _Filling) -> tuple[str, int]:
     return name, v
 
 
-def _layers_per_chunk(record: Record, schedule: str, v: int, filling: _Filling) -> tuple[int, ...]:
+def _layers_per_chunk(record: Record, trainer: Trainer, schedule: str, v: int, filling: _Filling) -> tuple[int, ...]:
     """Layers of each virtual stage in model order."""
     p, layers = record.plan.pipeline_parallel, record.plan.layers_per_stage
+    if trainer.divides_modules and v == 1 and p > 1 and (layers is None or max(layers) - min(layers) <= 1):
+        filling.taken.append("plan.layers_per_stage = modules evenly, as the trainer divides them (for layers evenly)")
+        return _modules_evenly(record.model.num_layers, p)
     if layers is None:
         split = balanced_split(record.model.num_layers, p * v)
         if split is None:
@@ -248,6 +251,15 @@ def _layers_per_chunk(record: Record, schedule: str, v: int, filling: _Filling) 
         for stage, size in _spread(layers[rank], held, last=p * v - 1):
             chunks[stage] = size
     return tuple(chunks)
+
+
+def _modules_evenly(num_layers: int, stages: int) -> tuple[int, ...]:
+    """Layers of each stage where embedding, layers, final norm and head are divided evenly, first stages one more."""
+    base, more = divmod(num_layers + 3, stages)
+    sizes = [base + (stage < more) for stage in range(stages)]
+    sizes[0] -= 1
+    sizes[-1] -= 2
+    return tuple(sizes)
 
 
 def _spread(layers: int, stages: Sequence[int], *, last: int) -> list[tuple[int, int]]:

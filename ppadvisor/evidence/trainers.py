@@ -31,6 +31,8 @@ class Trainer:
     """Software stack; None: the profile's own."""
     eager_stack: str | None = None
     """That of runs without flash attention, where it is another one."""
+    divides_modules: bool = False
+    """An even split is one of modules: the embedding, the layers, the final norm and the head, each counted as one."""
     fused_norm: bool = True
     """Norms in one kernel (a record's flag `fused_norm_kernel` says so of a run)."""
     why: str = ""
@@ -63,7 +65,8 @@ TRAINERS: tuple[Trainer, ...] = (
     Trainer("torchtitan", "torchtitan", why="the same"),
     Trainer("llm-foundry", "torchtitan", stack="fsdp-2023", why="FSDP around plain torch layers"),
     Trainer("llama3-internal", "torchtitan", why="FSDP, torch layers, its own pipelining"),
-    Trainer("aa-scaling", "scaling", fused_norm=False, why="the same"),
+    # core/nn/parallel_module/pipeline_partitioning.py, pipe_partition_uniform, its default (topology_config.py:72)
+    Trainer("aa-scaling", "scaling", divides_modules=True, fused_norm=False, why="the same"),
     Trainer("internevo", "generic", why="torch layers with ZeRO of its own"),
     Trainer("galvatron", "generic", why="torch layers, Megatron's tensor parallelism, its own pipelining"),
     Trainer("generic", "generic", why="the same"),

@@ -107,3 +107,19 @@ def test_the_right_stage_is_named_wherever_a_source_tells_stages_apart() -> None
         measured = one.measured.peak_by_stage_gib or ()
         allocated = Footprint(case_of(one)).table.allocated[0]
         assert int(allocated.argmax()) == measured.index(max(measured)), one.id
+
+
+@pytest.mark.parametrize(("layers", "p", "split"), [(40, 2, (21, 19)), (40, 4, (10, 11, 11, 8)), (60, 2, (31, 29))])
+def test_aleph_alphas_trainer_divides_modules(layers: int, p: int, split: tuple[int, ...]) -> None:
+    """43 modules (embedding, 40 layers, norm, head) on 4 stages are 11, 11, 11, 10: pipe_partition_uniform.
+
+    Aleph-Alpha/scaling, commit 737f855, core/nn/parallel_module/pipeline_partitioning.py.
+    """
+    even = [layers // p] * p
+    run = record(
+        training={"framework": "aa-scaling", "global_batch_size": 8},
+        model={"num_layers": layers},
+        plan={"pipeline_parallel": p, "layers_per_stage": even},
+        cluster={"num_gpus": p, "gpus_per_node": p},
+    )
+    assert case_of(run).plan.layers_per_stage == split
