@@ -104,7 +104,7 @@ SCHEDULE = Schedule(
     constraint=no_constraint,
     order=order,
     placement=looped_placement,
-    bubble_formula="1-3*m*v/(3*m*v+2*(p-1)+(v-1)*(p-min(p, m)+max(0, p-2*R)))",
+    bubble_formula="1-3*m*v/(3*m*v+2*(p-1)+(v-1)*(p-min(p, m)+max(0, p-2*N_last)))",
     in_flight_formula="(min(p, m)*(v-1)+min(m, p-r))/v",
     bubble_fraction=bubble_fraction,
     in_flight_microbatches=in_flight_microbatches,
@@ -112,6 +112,6 @@ SCHEDULE = Schedule(
     pipeline_time_s=pipeline_time_s,
     pipeline_time_bounds_s=pipeline_time_bounds_s,
     virtual_stages=VirtualStages(minimum=2, maximum=None),
-    formula_symbols=lambda p, m, v: {"R": int(_groups(p, m, v).last)},
+    formula_symbols=lambda p, m, v: {"N_last": int(_groups(p, m, v).last)},
     splits_backward=True,
 )

@@ -1,8 +1,8 @@
 """What PipeOffload's generalised interleaved schedules share: micro-batches pass each chunk in groups of any size.
 
-With groups of g < p a rank waits for the first micro-batch of a group to come round all p ranks: for the first group
+With groups of N < p a rank waits for the first micro-batch of a group to come round all p ranks: for the first group
 and for the last, but not between, where the backwards of the group before take the time. In return it holds
-(v − 1)·(p − g) chunks less. Source: Wan et al. 2025, PipeOffload, arXiv 2503.01328; the order is that of
+(v − 1)·(p − N) chunks less. Source: Wan et al. 2025, PipeOffload, arXiv 2503.01328; the order is that of
 group_interleaved_1f1b.py in sail-sg/zero-bubble-pipeline-parallelism, commit 39f2c186.
 """
 
@@ -41,7 +41,7 @@ class Groups:
 
     @property
     def count(self) -> IntArray:
-        """K = ⌈m/g⌉."""
+        """K = ⌈m/N⌉."""
         return np.asarray(-(-np.asarray(self.m) // self.size), dtype=np.int64)
 
     @property
@@ -58,7 +58,7 @@ class Groups:
 def grouped_order(p: int, m: int, v: int, group: int) -> tuple[RankOrder, ...]:
     """Rank r: w chunk forwards, then one more and one input and weight gradient in turn, then w times the gradients.
 
-    w = (v − 1)·g + p − r − 1. `group` = g micro-batches pass chunk 0, then chunk 1, ...; gradients likewise from the
+    w = (v − 1)·N + p − r − 1. `group` = N micro-batches pass chunk 0, then chunk 1, ...; gradients likewise from the
     last chunk. The order is made for whole groups; what the last lacks of one is then left out, the turns of the others
     stay. Source: as the module; where max(F, I) is more than half of F + I + W the authors' program spreads groups of
     ⌈p/2⌉ otherwise, which is not modelled.
@@ -85,7 +85,7 @@ def grouped_order(p: int, m: int, v: int, group: int) -> tuple[RankOrder, ...]:
 
 
 def held_microbatches(groups: Groups, rank: Ints) -> FloatArray:
-    """Micro-batches held at the peak: [(v − 1)·min(g, m) + min(m, p − r)]/v, the warm-up and one more. Exact.
+    """Micro-batches held at the peak: [(v − 1)·min(N, m) + min(m, p − r)]/v, the warm-up and one more. Exact.
 
     Source: as `grouped_order`. Measured: equal to the replay in 1,710 cases (p 2..10, v 1..5, m up to 3·p + 1).
     """
@@ -97,8 +97,8 @@ def held_microbatches(groups: Groups, rank: Ints) -> FloatArray:
 def grouped_s(groups: Groups, chunk: ChunkTimes, handoff_s: Floats = 0.0) -> FloatArray:
     """Seconds from first start to last end, equal chunks and hand-offs x ≤ W/2.
 
-    m·C + (p − 1)·(F + I + 2·x) + (v − 1)·[p·(F + x) + (K − 2)·max(g·C, l) + max(D, l) + max(R·(I + W), p·(I + x))];
-    C = F + I + W, l = p·(max(F, I) + x), D = R·(F + W) + g·I + (g − R)·max(F, W); the (K − 2) and D not for K = 1. A
+    m·C + (p − 1)·(F + I + 2·x) + (v − 1)·[p·(F + x) + (K − 2)·max(N·C, l) + max(D, l) + max(R·(I + W), p·(I + x))];
+    C = F + I + W, l = p·(max(F, I) + x), D = R·(F + W) + N·I + (N − R)·max(F, W); the (K − 2) and D not for K = 1. A
     rank goes v − 1 times from the last micro-batch of a group on one chunk to the first on the next: that has to come
     round all ranks. Own derivation; how exact it is say the schedules. Longer hand-offs, a guess: (p − 1)/p of
     2·x − W is waited for in every turn.
@@ -120,13 +120,13 @@ def grouped_s(groups: Groups, chunk: ChunkTimes, handoff_s: Floats = 0.0) -> Flo
 def grouped_bubble(groups: Groups) -> FloatArray:
     """Idle share of the pipeline's time, F = I = W, equal chunks and free links: idle/(3·m·v + idle).
 
-    idle = 2·(p − 1) + (v − 1)·(p − min(g, m) + [p − 2·R]⁺), which is `grouped_s`.
+    idle = 2·(p − 1) + (v − 1)·(p − min(N, m) + [p − 2·R]⁺), which is `grouped_s`.
     """
     return over(1 - 3 * np.asarray(groups.m) * groups.v / grouped_s(groups, ChunkTimes(1.0, 1.0, 1.0)))
 
 
 def _at_most_s(groups: Groups, chunk: ChunkTimes) -> FloatArray:
-    """No less than equal chunks take: for whole groups, and g = p, `grouped_s` is exact with W ≤ F + I.
+    """No less than equal chunks take: for whole groups, and N = p, `grouped_s` is exact with W ≤ F + I.
 
     More work lasts longer: a forward of no less than W − I, and with smaller groups a last one that is whole.
     """
