@@ -77,5 +77,6 @@ PROFILE = FrameworkProfile(
     rules=COMMON_RULES,
     dummy_weight_gradients=False,
     frees_sent_outputs=True,
+    frees_in_input_gradient=True,
     frees_main_gradients=True,
 )
