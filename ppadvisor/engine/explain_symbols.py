@@ -6,6 +6,7 @@ import re
 
 SCHEDULE_SYMBOLS: dict[str, str] = {
     "N": "micro-batches that pass a chunk before the rank turns to the next one",
+    "N_last": "micro-batches of the last group that passes a chunk together",
     "half": "half of the micro-batches, rounded down",
     "limit": "micro-batches that the schedule lets a rank hold",
     "idle": "chunk actions for which each rank waits where forward, input and weight gradient take as long",

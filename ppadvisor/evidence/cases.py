@@ -13,8 +13,16 @@ from ppadvisor.engine.partition import balanced_split
 from ppadvisor.engine.problem import Problem
 from ppadvisor.engine.tables import layers_of_ranks
 from ppadvisor.errors import InputError, unknown_name
-from ppadvisor.evidence.records import Record, RecordModel, RecordPlan
-from ppadvisor.evidence.trainers import MODULES_IN_NOTES, NOT_MODELLED, SCHEDULE_NAMES, UNKNOWN, Trainer, trainer_of
+from ppadvisor.evidence.records import Record, RecordModel
+from ppadvisor.evidence.trainers import (
+    MODULES_IN_NOTES,
+    NOT_MODELLED,
+    ONE_LAYER_A_CHUNK,
+    SCHEDULE_NAMES,
+    UNKNOWN,
+    Trainer,
+    trainer_of,
+)
 from ppadvisor.specs.assumptions import Assumptions
 from ppadvisor.specs.cluster import ClusterSpec, GpuSpec
 from ppadvisor.specs.load import load_gpu, load_stack
@@ -163,7 +171,7 @@ def _loss(record: Record, trainer: Trainer, filling: _Filling) -> str:
 
 def _plan(record: Record, trainer: Trainer, filling: _Filling) -> PlanSpec:
     given = record.plan
-    schedule, v = _schedule(given, filling)
+    schedule, v = _schedule(record, filling)
     p, t, c = given.pipeline_parallel, given.tensor_parallel, given.context_parallel
     gpus = record.cluster.num_gpus
     d = filling.of("plan.data_parallel", given.data_parallel or (gpus and gpus // (p * t * c)), 1)
@@ -215,8 +223,9 @@ def _sharding(record: Record, trainer: Trainer, filling: _Filling) -> int:
     return filling.of("training.optimizer_sharding", stage, default)
 
 
-def _schedule(plan: RecordPlan, filling: _Filling) -> tuple[str, int]:
+def _schedule(record: Record, filling: _Filling) -> tuple[str, int]:
     """(id of our schedule, v). InputError for what we do not have."""
+    plan = record.plan
     if plan.pipeline_parallel == 1:
         return "none", 1
     likely = "1f1b" if (plan.virtual_stages or 1) == 1 else "interleaved-1f1b"
@@ -227,10 +236,17 @@ def _schedule(plan: RecordPlan, filling: _Filling) -> tuple[str, int]:
         filling.taken.append(f"plan.schedule = {SCHEDULE_NAMES[name]} (for {name})")
         name = SCHEDULE_NAMES[name]
     allowed = schedules.get(name).virtual_stages
-    v = filling.of("plan.virtual_stages", plan.virtual_stages, allowed.default)
+    default = _most_layers(record) if name in ONE_LAYER_A_CHUNK else allowed.default
+    v = filling.of("plan.virtual_stages", plan.virtual_stages, default)
     if not allowed.allows(v):
         raise InputError(f"schedule {name}: got v = {v}; allowed: {allowed}")
     return name, v
+
+
+def _most_layers(record: Record) -> int:
+    """Layers of the rank that has most of them."""
+    p, layers = record.plan.pipeline_parallel, record.plan.layers_per_stage
+    return -(-record.model.num_layers // p) if layers is None else max(layers)
 
 
 def _layers_per_chunk(record: Record, trainer: Trainer, schedule: str, v: int, filling: _Filling) -> tuple[int, ...]:

@@ -86,9 +86,12 @@ SCHEDULE_NAMES: dict[str, str] = {
 """Schedules that records name differently, or in a variant that we do not tell apart."""
 
 OFFLOADS = "PipeOffload moves activations to the host; offloading is not modelled"
-OWN_ORDER = "PipeOffload's generalised interleaving is not modelled"
 
-NOT_MODELLED: dict[str, str] = {"po-h": OFFLOADS, "po-f": OFFLOADS, "gis": OWN_ORDER, "gis-h": OWN_ORDER}
+NOT_MODELLED: dict[str, str] = {"po-h": OFFLOADS, "po-f": OFFLOADS}
+
+ONE_LAYER_A_CHUNK = ("gis", "gis-h")
+"""Schedules with as many chunks a rank as it has layers, where the record does not say. Source: PipeOffload's script
+examples/pretrain_offload.sh, commit 39f2c186: --num-layers-per-virtual-pipeline-stage 1."""
 
 UNSPECIFIED: dict[str, str] = {
     "zerobubble": "allocated",

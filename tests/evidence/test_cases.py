@@ -123,3 +123,19 @@ def test_aleph_alphas_trainer_divides_modules(layers: int, p: int, split: tuple[
         cluster={"num_gpus": p, "gpus_per_node": p},
     )
     assert case_of(run).plan.layers_per_stage == split
+
+
+@pytest.mark.parametrize(("schedule", "chunks"), [("gis", 6), ("gis-h", 6), ("interleaved-1f1b", 2)])
+def test_generalised_interleaving_has_a_layer_a_chunk(schedule: str, chunks: int) -> None:
+    """Without v a record of GIS has as many chunks as layers a rank, as the authors' script; others the least v."""
+    case = case_of(record(plan={"schedule": schedule}))
+    assert case.plan.virtual_stages == chunks
+    assert f"plan.virtual_stages = {chunks}" in case.defaults
+
+
+def test_a_layer_a_chunk_counts_embedding_and_head_where_the_rank_says_so() -> None:
+    """The rank with the most layers gives v: of 38 on 8 ranks, 4 on the ends, 5."""
+    layers = [4, 5, 5, 5, 5, 5, 5, 4]
+    plan = {"pipeline_parallel": 8, "layers_per_stage": layers, "schedule": "gis-h"}
+    case = case_of(record(model={"num_layers": 38}, cluster={"num_gpus": 8, "gpus_per_node": 8}, plan=plan))
+    assert case.plan.layers_per_chunk == (0, *[1] * 38, 0)
