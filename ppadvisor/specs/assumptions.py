@@ -9,6 +9,9 @@ from dataclasses import dataclass, fields, replace
 
 from ppadvisor.errors import InputError, unknown_name
 
+GIVEN = "given by the user"
+"""Provenance of an assumption that the user knows better."""
+
 
 @dataclass(frozen=True)
 class Assumption:
@@ -152,7 +155,7 @@ class Assumptions:
             old: Assumption = getattr(self, name)
             _check(name, value, old.unit)
             updates[name] = replace(
-                old, value=value, low=min(old.low, value), high=max(old.high, value), provenance="given by the user"
+                old, value=value, low=min(old.low, value), high=max(old.high, value), provenance=GIVEN
             )
         return replace(self, **updates)
 
