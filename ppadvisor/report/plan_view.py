@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from ppadvisor.engine.results import PlanEstimate
 from ppadvisor.report.json_ import dump_json
 from ppadvisor.report.prose import join_blocks
 from ppadvisor.report.rows import Column, render_rows
-from ppadvisor.search.results import PlanReport, ProblemEcho
+from ppadvisor.search.results import PlanReport, ProblemEcho, RankedPlan
 from ppadvisor.units import (
     format_bandwidth,
     format_bytes_gib,
@@ -64,6 +63,8 @@ COLUMNS = (
     Column("recompute", "recompute", justify="left"),
     Column("optimizer_sharding", "ZeRO", priority=2),
     Column("step_time_s", "step [s]", _seconds),
+    Column("step_time_low_s", "low [s]", _seconds, priority=1),
+    Column("step_time_high_s", "high [s]", _seconds, priority=1),
     Column("tokens_per_s", "tokens/s", format_tokens_per_s, priority=1),
     Column("model_flops_utilization", "MFU", format_fraction),
     Column("bubble_fraction", "bubble", format_fraction),
@@ -75,7 +76,7 @@ COLUMNS = (
 )
 
 
-def plan_rows(estimates: tuple[PlanEstimate, ...]) -> list[dict[str, Any]]:
+def plan_rows(estimates: tuple[RankedPlan, ...]) -> list[dict[str, Any]]:
     """One row a plan, ranked from 1."""
     keys = [column.key for column in COLUMNS if column.key != "rank"]
     rows = []

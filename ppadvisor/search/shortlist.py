@@ -14,6 +14,7 @@ import numpy as np
 from ppadvisor.engine.evaluate import estimate_fitting, quick_step_time_s
 from ppadvisor.engine.results import PlanEstimate
 from ppadvisor.engine.tables import plan_of
+from ppadvisor.search.noise import simplest_first
 from ppadvisor.search.ranking import IntArray, Ranked, as_printed
 from ppadvisor.specs.plan import PlanTable
 
@@ -38,13 +39,17 @@ Sizes = tuple[int, ...]
 
 
 def best_estimates(ranked: Ranked, top: int, *, margin: float, sort: str = "step_time_s") -> list[PlanEstimate]:
-    """The `top` best plans, every rank and replayed; the replayed numbers decide their order."""
+    """The `top` best plans, every rank and replayed; the replayed numbers decide their order.
+
+    By step time a simpler plan within the noise of the fastest comes first.
+    """
     wanted = top + RESERVE
     order = _refined(ranked, ranked.order, wanted) if sort == "step_time_s" else ranked.order
     fitting = fitting_estimates(ranked, order, wanted, margin=margin)
     printed = as_printed(np.array([_sort_value(estimate, sort) for estimate in fitting], dtype=np.float64))
     # a stable sort: ties keep the order by memory and moving parts
-    return [fitting[i] for i in np.argsort(printed, kind="stable")][:top]
+    best = [fitting[i] for i in np.argsort(printed, kind="stable")]
+    return (simplest_first(ranked.problem, best) if sort == "step_time_s" else best)[:top]
 
 
 def fitting_estimates(ranked: Ranked, order: IntArray, wanted: int, *, margin: float) -> list[PlanEstimate]:
