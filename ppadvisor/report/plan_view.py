@@ -21,6 +21,7 @@ from ppadvisor.units import (
 )
 
 if TYPE_CHECKING:
+    from ppadvisor.search.compare import Comparison
     from ppadvisor.search.explain import PlanExplanation
 
 ONLY_WHERE_USED = (
@@ -42,7 +43,7 @@ def layers_text(layers_per_stage: Sequence[int]) -> str:
     return " ".join(f"{count}x{size}" if count > 1 else str(size) for size, count in runs)
 
 
-def _seconds(time_s: float) -> str:
+def seconds(time_s: float) -> str:
     """Seconds to four digits: one unit for the whole column."""
     return f"{time_s:#.4g}".rstrip(".")
 
@@ -62,9 +63,9 @@ COLUMNS = (
     Column("schedule", "schedule", justify="left"),
     Column("recompute", "recompute", justify="left"),
     Column("optimizer_sharding", "ZeRO", priority=2),
-    Column("step_time_s", "step [s]", _seconds),
-    Column("step_time_low_s", "low [s]", _seconds, priority=1),
-    Column("step_time_high_s", "high [s]", _seconds, priority=1),
+    Column("step_time_s", "step [s]", seconds),
+    Column("step_time_low_s", "low [s]", seconds, priority=1),
+    Column("step_time_high_s", "high [s]", seconds, priority=1),
     Column("tokens_per_s", "tokens/s", format_tokens_per_s, priority=1),
     Column("model_flops_utilization", "MFU", format_fraction),
     Column("bubble_fraction", "bubble", format_fraction),
@@ -115,7 +116,7 @@ def render_plan(report: PlanReport, format: str, *, width: int, color: bool) -> 
 
 SCHEDULE_COLUMNS = (
     Column("schedule", "schedule", justify="left"),
-    Column("step_time_s", "step [s]", _seconds),
+    Column("step_time_s", "step [s]", seconds),
     Column("of_best", "x best", "{:.3f}".format),
     Column("bubble_fraction", "bubble", format_fraction),
     Column("bubble_in_span_fraction", "in span", format_fraction),
@@ -168,7 +169,7 @@ def header(problem: ProblemEcho, report: PlanReport) -> list[str]:
     return [*about(problem), f"Searched  {searched}"]
 
 
-def about(asked: ProblemEcho | PlanExplanation) -> list[str]:
+def about(asked: ProblemEcho | PlanExplanation | Comparison) -> list[str]:
     """Model, cluster and training run, a line each."""
     model, cluster, training = asked.model, asked.cluster, asked.training
     active = asked.active_parameters

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from ppadvisor.engine.draws import NUM_DRAWS
 from ppadvisor.engine.results import PlanEstimate
 from ppadvisor.search.advise import short_plan
 from ppadvisor.search.noise import Stability
-from ppadvisor.search.ranking import as_printed
+from ppadvisor.search.ranking import same_as_printed
 from ppadvisor.search.results import Baseline
 from ppadvisor.units import format_bytes_gib, format_fraction, format_seconds
 
@@ -49,13 +47,13 @@ def _against_second(first: PlanEstimate, second: PlanEstimate, sort: str) -> str
         ours, theirs = (format_fraction(estimate.time.bubble_fraction) for estimate in (first, second))
         return f"smallest bubble: {ours} against {theirs} of {short_plan(second.plan)}"
     gap = second.time.step_time_s / first.time.step_time_s - 1
-    if as_printed(np.array(gap + 1)) < 1:
+    if gap < 0 and not same_as_printed(first.time.step_time_s, second.time.step_time_s):
         # search.noise.simplest_first put it there: the second is the fastest
         return f"simplest within the noise: fewer moving parts than {short_plan(second.plan)}, {_ahead(first, second)}"
     parts = {k: second.time.terms[k] - first.time.terms[k] for k in first.time.terms}
     saved = max(parts, key=lambda name: parts[name])
     reason = f", mostly {_words(saved)} ({format_seconds(parts[saved])} less)" if gap > 0 and parts[saved] > 0 else ""
-    return f"fastest that fits: {format_fraction(gap)} ahead of {short_plan(second.plan)}{reason}"
+    return f"fastest that fits: {format_fraction(max(gap, 0.0))} ahead of {short_plan(second.plan)}{reason}"
 
 
 def _ahead(first: PlanEstimate, second: PlanEstimate) -> str:
