@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import pytest
 
 from ppadvisor.engine.evaluate import estimate_plan
@@ -39,6 +41,7 @@ def test_the_parts_that_are_told(differences: dict[str, float], told: list[str])
     assert [name for name, _ in telling(differences)] == told
 
 
+@cache
 def echo_of() -> ProblemEcho:
     """The question as `plan` repeats it."""
     pins = Pins(pipeline_parallel=(2,), schedule=("1f1b",))
