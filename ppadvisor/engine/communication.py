@@ -10,18 +10,18 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ppadvisor.engine.collectives import all_gather_s, all_reduce_s, all_to_all_s
+from ppadvisor.engine.collectives import Number, all_gather_s, all_reduce_s, all_to_all_s
 from ppadvisor.engine.compute import Pass
-from ppadvisor.engine.inputs import FloatArray, PlanInputs
+from ppadvisor.engine.inputs import FloatArray, PlanInputs, beside_stages
 from ppadvisor.specs.model import LayerKind
 
 
 @dataclass(frozen=True)
 class Links:
-    """Usable bandwidth, bytes/s per GPU and direction."""
+    """Usable bandwidth, bytes/s per GPU and direction: a number, or one a plan where efficiencies are drawn."""
 
-    intra: float
-    inter: float
+    intra: Number
+    inter: Number
 
     @staticmethod
     def of(inputs: PlanInputs) -> Links:
@@ -33,7 +33,7 @@ class Links:
 
     def for_span(self, span: FloatArray, gpus_per_node: int) -> FloatArray:
         """Bandwidth of a group whose ranks lie within `span` consecutive ranks."""
-        return np.where(span <= gpus_per_node, self.intra, min(self.inter, self.intra))
+        return np.where(span <= gpus_per_node, self.intra, np.minimum(self.inter, self.intra))
 
 
 def _boundary_elements(inputs: PlanInputs) -> FloatArray:
@@ -146,7 +146,7 @@ def handoffs(inputs: PlanInputs) -> Handoffs:
     assumed, links = problem.assumptions, Links.of(inputs)
     volume = problem.training.activation_bytes * _boundary_elements(inputs) / inputs.sequence_ways
     intra = volume / links.intra + assumed.handoff_latency_s.value
-    inter = volume / min(links.inter, links.intra) + assumed.handoff_latency_s.value
+    inter = volume / np.minimum(links.inter, links.intra) + assumed.handoff_latency_s.value
     # each chunk passes the boundaries between neighbouring ranks; a loop also goes from the last rank back to the first
     share = boundaries_between_nodes(inputs) / np.maximum(plans.pipeline_parallel - 1, 1)
     span = plans.pipeline_parallel * plans.tensor_parallel * plans.context_parallel * plans.data_parallel
@@ -201,7 +201,7 @@ def data_parallel_s(inputs: PlanInputs, gradient_bytes: int) -> FloatArray:
     dense, expert = inputs.parameters
     volume = data_parallel_bytes_per_parameter(inputs, gradient_bytes)[:, None]
     stride = inputs.plans.tensor_parallel.astype(np.float64)
-    latency = assumed.collective_latency_s.value
+    latency = beside_stages(assumed.collective_latency_s.value)
     total = np.zeros_like(dense)
     for parameters, ranks, step in (
         (dense, inputs.sharding_ways, stride),
@@ -210,7 +210,7 @@ def data_parallel_s(inputs: PlanInputs, gradient_bytes: int) -> FloatArray:
         bandwidth = group_bandwidth(inputs, ranks, step)[:, None]
         # a model without experts starts no collective for them
         total = total + all_gather_s(volume * parameters, ranks[:, None], bandwidth, latency) * (parameters > 0)
-    return (1 - assumed.data_parallel_overlap.value) * total
+    return (1 - beside_stages(assumed.data_parallel_overlap.value)) * total
 
 
 def tied_embedding_s(inputs: PlanInputs) -> FloatArray:

@@ -10,6 +10,9 @@ from dataclasses import dataclass, fields, replace
 from ppadvisor.errors import InputError, unknown_name
 
 DEFAULT = "default assumption"
+"""Provenance of an assumption that nobody knows better."""
+GIVEN = "given by the user"
+"""Provenance of what the user knows better."""
 
 
 @dataclass(frozen=True)
@@ -155,7 +158,7 @@ class Assumptions:
             old: Assumption = getattr(self, name)
             _check(name, value, old.unit)
             updates[name] = replace(
-                old, value=value, low=min(old.low, value), high=max(old.high, value), provenance="given by the user"
+                old, value=value, low=min(old.low, value), high=max(old.high, value), provenance=GIVEN
             )
         return replace(self, **updates)
 
