@@ -29,7 +29,8 @@ def make_problem(
     """Bring the parts together and check what concerns several of them. InputError names the field."""
     if training.optimizer not in OPTIMIZERS:
         raise unknown_name("optimizer", training.optimizer, OPTIMIZERS)
-    problem = Problem(model, cluster, training, frameworks.get(training.framework), assumptions or Assumptions())
+    assumed = (assumptions or Assumptions()).calibrated(cluster.calibrated)
+    problem = Problem(model, cluster, training, frameworks.get(training.framework), assumed)
     _ = problem.peak_flops_per_s  # refuses a precision that the GPU does not have
     limit = model.max_position_embeddings
     if limit is not None and training.sequence_length > limit:
