@@ -11,6 +11,7 @@ from ppadvisor.report.json_ import dump_json
 from ppadvisor.report.prose import join_blocks
 from ppadvisor.report.rows import Column, render_rows
 from ppadvisor.search.results import PlanReport, ProblemEcho
+from ppadvisor.specs.assumptions import CALIBRATED
 from ppadvisor.units import (
     format_bandwidth,
     format_bytes_gib,
@@ -183,7 +184,15 @@ def about(asked: ProblemEcho | PlanExplanation) -> list[str]:
         f"Training  batch {training.global_batch_size} x {training.sequence_length} tokens = "
         f"{training.tokens_per_step:,} a step; {training.precision}, {training.optimizer}, {training.attention} "
         f"attention{', dropout' if training.dropout else ''}; {training.framework}",
+        *_calibrated(asked),
     ]
+
+
+def _calibrated(asked: ProblemEcho | PlanExplanation) -> list[str]:
+    """What was measured on this cluster, where anything was."""
+    measured = [used for used in asked.assumptions if used.provenance == CALIBRATED]
+    values = ", ".join(f"{used.name} {used.value:.4g}" for used in measured)
+    return [f"Calibrated {values}; the other assumptions are defaults or given"] if measured else []
 
 
 SYMBOLS = {

@@ -1,0 +1,155 @@
+"""Which constants some step times identify, and their values: bounded least squares on the logarithms of times.
+
+Constants are moved on [0, 1], the ends of the range that is assumed of each, so that columns compare. The errors of two
+runs are taken as independent, of `MODEL_SCATTER` beside the uncertainty of each measurement.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ppadvisor.engine.inputs import FloatArray
+
+MODEL_SCATTER = 0.05
+"""What predictions of runs of one source still differ by among themselves: the standard deviation of their log errors
+is 0.03-0.06 in the sources with little noise, 0.12-0.18 in others (records that calibrate, model version 2026.11-7)."""
+RUNS_PER_CONSTANT = 2
+"""Runs of different plans for each constant behind the first: more constants do not transfer to other runs."""
+NARROWER = 1.0
+"""Two standard deviations to either side must be within this share of the assumed range: else nothing was learnt."""
+NO_EFFECT = 0.01
+"""A constant whose whole range moves every time by less than this has no part in the runs."""
+
+STEP = 1e-3
+MOST_ITERATIONS = 50
+CONVERGED = 1e-7
+
+Predict = Callable[[FloatArray], FloatArray]
+"""Positions of the constants in their ranges, (constants,), to log step times, (runs,)."""
+
+
+@dataclass(frozen=True)
+class Fit:
+    """Positions on [0, 1] of the constants that were chosen, in the order of choice."""
+
+    chosen: tuple[int, ...]
+    position: FloatArray
+    """Of every constant; those that were not chosen stand where they began."""
+    deviation: FloatArray
+    """One standard deviation, (constants,); infinite where not chosen."""
+    refused: dict[int, str]
+    """Why the others are not fitted: `no_effect`, `alike`, `few_runs`, `wide`."""
+
+
+def identify(predict: Predict, measured: FloatArray, noise: FloatArray, start: FloatArray, distinct: int) -> Fit:
+    """Choose one constant after another, the best identified first, and fit all that are chosen together.
+
+    `noise`: standard deviations of the logarithms, (runs,); `distinct`: runs of different plans.
+    """
+    number, position = len(start), start.copy()
+    noise = np.hypot(noise, MODEL_SCATTER)
+    most = 1 + (distinct - 1) // RUNS_PER_CONSTANT
+    chosen: tuple[int, ...] = ()
+    refused: dict[int, str] = {}
+    while len(refused) + len(chosen) < number:
+        rest = [index for index in range(number) if index not in chosen and index not in refused]
+        columns = _jacobian(predict, position, range(number)) / noise[:, None]
+        best = min(rest, key=lambda index: _deviation(columns, (*chosen, index)))
+        reach = _reach(predict, position, best)
+        wide = 4 * _deviation(columns, (*chosen, best)) > NARROWER
+        if reach < NO_EFFECT:
+            refused[best] = "no_effect"
+        elif len(chosen) >= most:
+            refused[best] = "few_runs"
+        elif wide:
+            alone = 4 * _deviation(columns, (best,)) > NARROWER
+            refused[best] = "wide" if alone else "alike"
+        else:
+            chosen = (*chosen, best)
+            position = _fitted(predict, measured, noise, position, chosen)
+    deviation = np.full(number, np.inf)
+    if chosen:
+        columns = _jacobian(predict, position, range(number)) / noise[:, None]
+        residual = (predict(position) - measured) / noise
+        freedom = len(measured) - len(chosen)
+        # residuals beyond what was taken for noise widen the range; smaller ones do not narrow it
+        excess = max(1.0, float(residual @ residual) / freedom) if freedom > 0 else 1.0
+        for place, index in enumerate(chosen):
+            deviation[index] = np.sqrt(excess) * _deviations(columns[:, list(chosen)])[place]
+    return Fit(chosen, position, deviation, refused)
+
+
+def _deviations(columns: FloatArray) -> FloatArray:
+    """Standard deviations of the constants of these columns: the root of the diagonal of (J^T J)^-1."""
+    gram = columns.T @ columns
+    if np.linalg.matrix_rank(gram) < len(gram):
+        return np.full(len(gram), np.inf)
+    return np.asarray(np.sqrt(np.maximum(np.diag(np.linalg.inv(gram)), 0.0)))
+
+
+def _deviation(columns: FloatArray, chosen: Sequence[int]) -> float:
+    """Standard deviation of the last of these constants, the others free."""
+    return float(_deviations(columns[:, list(chosen)])[-1])
+
+
+def _reach(predict: Predict, position: FloatArray, index: int) -> float:
+    """The largest change of a log time while the constant goes through its range."""
+    ends = [np.where(np.arange(len(position)) == index, end, position) for end in (0.0, 1.0)]
+    return float(np.abs(predict(ends[1]) - predict(ends[0])).max())
+
+
+def _jacobian(predict: Predict, position: FloatArray, indices: Sequence[int]) -> FloatArray:
+    """Central differences, one-sided at the ends of the range, (runs, indices)."""
+    columns = []
+    for index in indices:
+        up, down = position.copy(), position.copy()
+        up[index], down[index] = min(position[index] + STEP, 1.0), max(position[index] - STEP, 0.0)
+        columns.append((predict(up) - predict(down)) / (up[index] - down[index]))
+    return np.stack(columns, axis=1)
+
+
+def _fitted(
+    predict: Predict, measured: FloatArray, noise: FloatArray, position: FloatArray, chosen: Sequence[int]
+) -> FloatArray:
+    """Gauss-Newton steps within [0, 1], halved until they help (Nocedal and Wright 2006, 10.3 and 16.7)."""
+
+    def cost(at: FloatArray) -> float:
+        return float((((predict(at) - measured) / noise) ** 2).sum())
+
+    lowest = cost(position)
+    for _ in range(MOST_ITERATIONS):
+        trial = _step(predict, measured, noise, position, chosen)
+        length = 1.0
+        while (now := cost(position + length * (trial - position))) >= lowest and length > CONVERGED:
+            length /= 2
+        if now >= lowest:
+            break
+        moved = float(np.abs(length * (trial - position)).max())
+        position, lowest = position + length * (trial - position), now
+        if moved < CONVERGED:
+            break
+    return position
+
+
+def _step(
+    predict: Predict, measured: FloatArray, noise: FloatArray, position: FloatArray, chosen: Sequence[int]
+) -> FloatArray:
+    """One Gauss-Newton step; a constant that it would push out of its range stays at the end, the rest is solved."""
+    residual = (measured - predict(position)) / noise
+    columns = _jacobian(predict, position, list(chosen)) / noise[:, None]
+    free, trial = list(range(len(chosen))), position.copy()
+    while free:
+        places = [chosen[place] for place in free]
+        wanted = position[places] + np.linalg.lstsq(columns[:, free], residual, rcond=None)[0]
+        bounded = np.clip(wanted, 0.0, 1.0)
+        trial[places] = bounded
+        out = [place for place, a, b in zip(free, wanted, bounded, strict=True) if a != b]
+        if not out:
+            break
+        for place in out:
+            residual = residual - columns[:, place] * (trial[chosen[place]] - position[chosen[place]])
+        free = [place for place in free if place not in out]
+    return trial
