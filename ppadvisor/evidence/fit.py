@@ -24,8 +24,11 @@ NO_EFFECT = 0.01
 """A constant whose whole range moves every time by less than this has no part in the runs."""
 
 STEP = 1e-3
-MOST_ITERATIONS = 50
-CONVERGED = 1e-7
+"""Of a difference that stands for a derivative."""
+MOST_ITERATIONS = 30
+MOST_HALVINGS = 8
+CONVERGED = 1e-5
+"""A step that moves no constant by more of its range is the last."""
 
 Predict = Callable[[FloatArray], FloatArray]
 """Positions of the constants in their ranges, (constants,), to log step times, (runs,)."""
@@ -49,37 +52,45 @@ def identify(predict: Predict, measured: FloatArray, noise: FloatArray, start: F
 
     `noise`: standard deviations of the logarithms, (runs,); `distinct`: runs of different plans.
     """
-    number, position = len(start), start.copy()
-    noise = np.hypot(noise, MODEL_SCATTER)
+    position, noise = start.copy(), np.hypot(noise, MODEL_SCATTER)
     most = 1 + (distinct - 1) // RUNS_PER_CONSTANT
+    refused = {i: "no_effect" for i in range(len(start)) if _reach(predict, start, i) < NO_EFFECT}
+    rest = [index for index in range(len(start)) if index not in refused]
+    columns = _jacobian(predict, position) / noise[:, None]
     chosen: tuple[int, ...] = ()
-    refused: dict[int, str] = {}
-    while len(refused) + len(chosen) < number:
-        rest = [index for index in range(number) if index not in chosen and index not in refused]
-        columns = _jacobian(predict, position, range(number)) / noise[:, None]
-        best = min(rest, key=lambda index: _deviation(columns, (*chosen, index)))
-        reach = _reach(predict, position, best)
-        wide = 4 * _deviation(columns, (*chosen, best)) > NARROWER
-        if reach < NO_EFFECT:
-            refused[best] = "no_effect"
-        elif len(chosen) >= most:
+    while rest:
+        best = _best(columns, chosen, rest)
+        rest.remove(best)
+        if len(chosen) >= most:
             refused[best] = "few_runs"
-        elif wide:
-            alone = 4 * _deviation(columns, (best,)) > NARROWER
-            refused[best] = "wide" if alone else "alike"
+        elif not _narrows(columns, (*chosen, best)):
+            refused[best] = "alike" if _narrows(columns, (best,)) else "wide"
         else:
             chosen = (*chosen, best)
             position = _fitted(predict, measured, noise, position, chosen)
-    deviation = np.full(number, np.inf)
+            columns = _jacobian(predict, position) / noise[:, None]
+    residual = (predict(position) - measured) / noise
+    return Fit(chosen, position, _uncertainty(columns, chosen, residual), refused)
+
+
+def _best(columns: FloatArray, chosen: tuple[int, ...], rest: Sequence[int]) -> int:
+    """The constant that the runs would tell best beside those that are chosen."""
+    return min(rest, key=lambda index: float(_deviations(columns[:, [*chosen, index]])[-1]))
+
+
+def _narrows(columns: FloatArray, chosen: Sequence[int]) -> bool:
+    """Whether the last of these constants, the others free, is left narrower than it is assumed to be."""
+    return bool(4 * _deviations(columns[:, list(chosen)])[-1] <= NARROWER)
+
+
+def _uncertainty(columns: FloatArray, chosen: Sequence[int], residual: FloatArray) -> FloatArray:
+    """One standard deviation of each constant; residuals beyond the noise widen it, smaller ones do not narrow it."""
+    deviation = np.full(columns.shape[1], np.inf)
+    freedom = len(residual) - len(chosen)
+    excess = max(1.0, float(residual @ residual) / freedom) if freedom > 0 else 1.0
     if chosen:
-        columns = _jacobian(predict, position, range(number)) / noise[:, None]
-        residual = (predict(position) - measured) / noise
-        freedom = len(measured) - len(chosen)
-        # residuals beyond what was taken for noise widen the range; smaller ones do not narrow it
-        excess = max(1.0, float(residual @ residual) / freedom) if freedom > 0 else 1.0
-        for place, index in enumerate(chosen):
-            deviation[index] = np.sqrt(excess) * _deviations(columns[:, list(chosen)])[place]
-    return Fit(chosen, position, deviation, refused)
+        deviation[list(chosen)] = np.sqrt(excess) * _deviations(columns[:, list(chosen)])
+    return deviation
 
 
 def _deviations(columns: FloatArray) -> FloatArray:
@@ -90,21 +101,16 @@ def _deviations(columns: FloatArray) -> FloatArray:
     return np.asarray(np.sqrt(np.maximum(np.diag(np.linalg.inv(gram)), 0.0)))
 
 
-def _deviation(columns: FloatArray, chosen: Sequence[int]) -> float:
-    """Standard deviation of the last of these constants, the others free."""
-    return float(_deviations(columns[:, list(chosen)])[-1])
-
-
 def _reach(predict: Predict, position: FloatArray, index: int) -> float:
     """The largest change of a log time while the constant goes through its range."""
     ends = [np.where(np.arange(len(position)) == index, end, position) for end in (0.0, 1.0)]
     return float(np.abs(predict(ends[1]) - predict(ends[0])).max())
 
 
-def _jacobian(predict: Predict, position: FloatArray, indices: Sequence[int]) -> FloatArray:
-    """Central differences, one-sided at the ends of the range, (runs, indices)."""
+def _jacobian(predict: Predict, position: FloatArray, indices: Sequence[int] | None = None) -> FloatArray:
+    """Central differences, one-sided at the ends of the range, of all constants or of some: (runs, constants)."""
     columns = []
-    for index in indices:
+    for index in range(len(position)) if indices is None else indices:
         up, down = position.copy(), position.copy()
         up[index], down[index] = min(position[index] + STEP, 1.0), max(position[index] - STEP, 0.0)
         columns.append((predict(up) - predict(down)) / (up[index] - down[index]))
@@ -121,16 +127,16 @@ def _fitted(
 
     lowest = cost(position)
     for _ in range(MOST_ITERATIONS):
-        trial = _step(predict, measured, noise, position, chosen)
-        length = 1.0
-        while (now := cost(position + length * (trial - position))) >= lowest and length > CONVERGED:
-            length /= 2
-        if now >= lowest:
-            break
-        moved = float(np.abs(length * (trial - position)).max())
-        position, lowest = position + length * (trial - position), now
-        if moved < CONVERGED:
-            break
+        move = _step(predict, measured, noise, position, chosen) - position
+        if np.abs(move).max() < CONVERGED:
+            return position + move
+        for _ in range(MOST_HALVINGS):
+            if (now := cost(position + move)) < lowest:
+                break
+            move = move / 2
+        else:
+            return position
+        position, lowest = position + move, now
     return position
 
 
@@ -139,7 +145,7 @@ def _step(
 ) -> FloatArray:
     """One Gauss-Newton step; a constant that it would push out of its range stays at the end, the rest is solved."""
     residual = (measured - predict(position)) / noise
-    columns = _jacobian(predict, position, list(chosen)) / noise[:, None]
+    columns = _jacobian(predict, position, chosen) / noise[:, None]
     free, trial = list(range(len(chosen))), position.copy()
     while free:
         places = [chosen[place] for place in free]
