@@ -1,5 +1,8 @@
 """Which constants some step times identify, and their values: bounded least squares on the logarithms of times.
 
+Beyond HUBER times the usual size of errors one counts by its size and not its square (Huber 1964, Robust estimation of
+a location parameter): runs that the model does not understand shall not decide what the others say.
+
 Constants are moved on [0, 1], the ends of the range that is assumed of each, so that columns compare. The errors of two
 runs are taken as independent, of `MODEL_SCATTER` beside the uncertainty of each measurement.
 """
@@ -23,6 +26,10 @@ NARROWER = 1.0
 NO_EFFECT = 0.01
 """A constant whose whole range moves every time by less than this has no part in the runs."""
 
+HUBER = 1.345
+"""Where errors are normal after all, 95 % as good as least squares (Holland and Welsch 1977)."""
+BENDS = 4
+"""Times that the usual size is taken: of all errors first, then of what is left."""
 STEP = 1e-3
 """Of a difference that stands for a derivative."""
 MOST_ITERATIONS = 30
@@ -52,25 +59,44 @@ def identify(predict: Predict, measured: FloatArray, noise: FloatArray, start: F
 
     `noise`: standard deviations of the logarithms, (runs,); `distinct`: runs of different plans.
     """
-    position, noise = start.copy(), np.hypot(noise, MODEL_SCATTER)
+    position, noise, predict = start.copy(), np.hypot(noise, MODEL_SCATTER), _remembered(predict)
     most = 1 + (distinct - 1) // RUNS_PER_CONSTANT
     refused = {i: "no_effect" for i in range(len(start)) if _reach(predict, start, i) < NO_EFFECT}
     rest = [index for index in range(len(start)) if index not in refused]
-    columns = _jacobian(predict, position) / noise[:, None]
     chosen: tuple[int, ...] = ()
+    deviation = np.full(len(start), np.inf)
     while rest:
+        columns = _jacobian(predict, position) / noise[:, None]
         best = _best(columns, chosen, rest)
         rest.remove(best)
         if len(chosen) >= most:
             refused[best] = "few_runs"
-        elif not _narrows(columns, (*chosen, best)):
-            refused[best] = "alike" if _narrows(columns, (best,)) else "wide"
-        else:
-            chosen = (*chosen, best)
-            position = _fitted(predict, measured, noise, position, chosen)
-            columns = _jacobian(predict, position) / noise[:, None]
-    residual = (predict(position) - measured) / noise
-    return Fit(chosen, position, _uncertainty(columns, chosen, residual), refused)
+            continue
+        if not _narrow(columns, (*chosen, best)):
+            refused[best] = "alike" if _narrow(columns, (best,)) else "wide"
+            continue
+        trial = _fitted(predict, measured, noise, position, (*chosen, best))
+        columns = _jacobian(predict, trial) / noise[:, None]
+        excess = _excess((predict(trial) - measured) / noise, len(chosen) + 1)
+        if chosen and not _narrow(columns / excess, (*chosen, best)):  # the first is the best guess, however wide
+            refused[best] = "wide"
+            continue
+        position, chosen = trial, (*chosen, best)
+        deviation[list(chosen)] = excess * _deviations(columns[:, list(chosen)])
+    return Fit(chosen, position, deviation, refused)
+
+
+def _remembered(predict: Predict) -> Predict:
+    """The same, each position asked once."""
+    known: dict[bytes, FloatArray] = {}
+
+    def asked(position: FloatArray) -> FloatArray:
+        key = position.tobytes()
+        if key not in known:
+            known[key] = predict(position)
+        return known[key]
+
+    return asked
 
 
 def _best(columns: FloatArray, chosen: tuple[int, ...], rest: Sequence[int]) -> int:
@@ -78,19 +104,15 @@ def _best(columns: FloatArray, chosen: tuple[int, ...], rest: Sequence[int]) -> 
     return min(rest, key=lambda index: float(_deviations(columns[:, [*chosen, index]])[-1]))
 
 
-def _narrows(columns: FloatArray, chosen: Sequence[int]) -> bool:
+def _narrow(columns: FloatArray, chosen: Sequence[int]) -> bool:
     """Whether the last of these constants, the others free, is left narrower than it is assumed to be."""
     return bool(4 * _deviations(columns[:, list(chosen)])[-1] <= NARROWER)
 
 
-def _uncertainty(columns: FloatArray, chosen: Sequence[int], residual: FloatArray) -> FloatArray:
-    """One standard deviation of each constant; residuals beyond the noise widen it, smaller ones do not narrow it."""
-    deviation = np.full(columns.shape[1], np.inf)
-    freedom = len(residual) - len(chosen)
-    excess = max(1.0, float(residual @ residual) / freedom) if freedom > 0 else 1.0
-    if chosen:
-        deviation[list(chosen)] = np.sqrt(excess) * _deviations(columns[:, list(chosen)])
-    return deviation
+def _excess(residual: FloatArray, constants: int) -> float:
+    """How much larger errors are than was taken for noise; smaller ones make nothing surer."""
+    freedom = len(residual) - constants
+    return max(1.0, float(np.sqrt(residual @ residual / freedom))) if freedom > 0 else 1.0
 
 
 def _deviations(columns: FloatArray) -> FloatArray:
@@ -120,14 +142,36 @@ def _jacobian(predict: Predict, position: FloatArray, indices: Sequence[int] | N
 def _fitted(
     predict: Predict, measured: FloatArray, noise: FloatArray, position: FloatArray, chosen: Sequence[int]
 ) -> FloatArray:
-    """Gauss-Newton steps within [0, 1], halved until they help (Nocedal and Wright 2006, 10.3 and 16.7)."""
+    """Least squares, and from there what errors beyond the usual size leave of it."""
+    bend = np.inf
+    for _ in range(BENDS):
+        position = _descended(predict, measured, noise, position, chosen, bend)
+        size = np.abs((predict(position) - measured) / noise)
+        bend = HUBER * max(1.0, 1.4826 * float(np.median(size)))
+    return position
+
+
+def _descended(
+    predict: Predict,
+    measured: FloatArray,
+    noise: FloatArray,
+    position: FloatArray,
+    chosen: Sequence[int],
+    bend: float,
+) -> FloatArray:
+    """Gauss-Newton steps within [0, 1], halved until they help (Nocedal and Wright 2006, 10.3 and 16.7).
+
+    Errors of more than `bend` deviations count by their size.
+    """
 
     def cost(at: FloatArray) -> float:
-        return float((((predict(at) - measured) / noise) ** 2).sum())
+        size = np.abs((predict(at) - measured) / noise)
+        near = np.minimum(size, bend)
+        return float((near * (2 * size - near)).sum())
 
     lowest = cost(position)
     for _ in range(MOST_ITERATIONS):
-        move = _step(predict, measured, noise, position, chosen) - position
+        move = _step(predict, measured, noise, position, chosen, bend) - position
         if np.abs(move).max() < CONVERGED:
             return position + move
         for _ in range(MOST_HALVINGS):
@@ -141,11 +185,18 @@ def _fitted(
 
 
 def _step(
-    predict: Predict, measured: FloatArray, noise: FloatArray, position: FloatArray, chosen: Sequence[int]
+    predict: Predict,
+    measured: FloatArray,
+    noise: FloatArray,
+    position: FloatArray,
+    chosen: Sequence[int],
+    bend: float,
 ) -> FloatArray:
     """One Gauss-Newton step; a constant that it would push out of its range stays at the end, the rest is solved."""
     residual = (measured - predict(position)) / noise
-    columns = _jacobian(predict, position, chosen) / noise[:, None]
+    weight = np.sqrt(np.minimum(1.0, bend / np.maximum(np.abs(residual), 1e-300)))
+    residual = residual * weight
+    columns = _jacobian(predict, position, chosen) * (weight / noise)[:, None]
     free, trial = list(range(len(chosen))), position.copy()
     while free:
         places = [chosen[place] for place in free]

@@ -1,4 +1,4 @@
-"""`ppadvisor calibrate`: from a log and a plan to a cluster file that every command reads; what bad input is answered."""
+"""`ppadvisor calibrate`: from a log and a plan to a cluster file that every command reads; answers to bad input."""
 
 from __future__ import annotations
 

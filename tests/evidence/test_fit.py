@@ -76,6 +76,15 @@ def test_what_lies_beyond_ends_at_the_end() -> None:
     assert 0.0 < fit.position[1] < 1.0
 
 
+def test_one_strange_run_does_not_decide() -> None:
+    """Of twelve runs that agree and one three times as slow, the agreement is found: least squares would be far off."""
+    of = np.tile([[1.0, 0.0, 0.2]], (13, 1))
+    measured = times(of, np.array([0.3, 0.5]))
+    measured[7] += np.log(3)
+    fit = identify(partial(times, of), measured, np.zeros(13), HALF, 13)
+    assert fit.position[0] == pytest.approx(0.3, abs=0.02)
+
+
 def test_residuals_widen_the_range() -> None:
     """Runs that fit worse than the scatter that is taken for granted leave a wider range."""
     off = np.array([0.3, -0.3, 0.3, -0.3, 0.0])
