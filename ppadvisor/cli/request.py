@@ -80,7 +80,7 @@ MODEL_SWITCHES = (
     Switch("--tied-embeddings", "Own model: output layer shares the embedding (default: no)."),
 )
 CLUSTER_INPUTS = (
-    Input("--cluster", NAME, "Cluster preset."),
+    Input("--cluster", NAME, "Cluster preset, or a cluster file (also of `calibrate`)."),
     Input("--gpu", NAME, "GPU preset."),
     Input("--gpus", COUNT, "Number of GPUs."),
     Input("--gpus-per-node", COUNT, "GPUs in one node (default: as the preset's system)."),

@@ -31,6 +31,7 @@ def _output(kind: str) -> Schema:
     """Of a document that a command prints."""
     from pydantic import TypeAdapter
 
+    from ppadvisor.evidence.calibrate import Calibration
     from ppadvisor.evidence.ranking_score import Ranking
     from ppadvisor.evidence.validate import Validation
     from ppadvisor.report.timeline_document import TimelineAnswer
@@ -46,6 +47,7 @@ def _output(kind: str) -> Schema:
         "sweep": SweepReport,
         "timeline": TimelineAnswer,
         "validate": Validation | Ranking,
+        "calibration": Calibration,
     }
     return TypeAdapter(documents[kind]).json_schema(mode="serialization")
 
@@ -112,6 +114,7 @@ KINDS: dict[str, Callable[[str], Schema]] = {
     "sweep": _output,
     "timeline": _output,
     "validate": _output,
+    "calibration": _output,
     "job": _job,
     "model": _spec,
     "gpu": _spec,
@@ -127,9 +130,9 @@ KINDS: dict[str, Callable[[str], Schema]] = {
 def command(kind: str, output: Path | None) -> None:
     """JSON Schema of a document; without KIND that of what `plan --format json` prints.
 
-    plan, explain, comparison (explain of two plans), sweep, timeline and validate are outputs; job is the job file;
-    model, gpu, cluster and training are the specifications as the outputs repeat them, model also as a TOML file of
-    one's own; record is a line of a file that validate reads.
+    plan, explain, comparison (explain of two plans), sweep, timeline, validate and calibration are outputs; job is the
+    job file; model, gpu, cluster and training are the specifications as the outputs repeat them, model and cluster also
+    as a TOML file of one's own; record is a line of a file that validate and calibrate read.
     """
     from ppadvisor.report.json_ import dump_json
 

@@ -23,9 +23,8 @@ from ppadvisor.evidence.trainers import (
     Trainer,
     trainer_of,
 )
-from ppadvisor.specs.assumptions import Assumptions
 from ppadvisor.specs.cluster import ClusterSpec, GpuSpec
-from ppadvisor.specs.load import load_gpu, load_stack
+from ppadvisor.specs.load import assumptions_of, load_gpu
 from ppadvisor.specs.model import ModelSpec
 from ppadvisor.specs.plan import PlanSpec
 from ppadvisor.specs.training import OPTIMIZERS, TrainingSpec
@@ -79,7 +78,7 @@ def case_of(record: Record) -> Case:
     training = _training(record, trainer, plan, filling)
     model = _model(record.model, training.sequence_length, filling)
     cluster, profile = _cluster(record, plan, filling), frameworks.get(trainer.profile)
-    assumed = load_stack(training.stack or profile.stack).applied(Assumptions(), cluster.gpu.architecture)
+    assumed = assumptions_of(cluster, training, profile.stack)
     return Case(record, Problem(model, cluster, training, profile, assumed), plan, tuple(filling.taken))
 
 

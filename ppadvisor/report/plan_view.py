@@ -9,6 +9,7 @@ from ppadvisor.report.prose import join_blocks, layers_text
 from ppadvisor.report.rows import Column, render_rows
 from ppadvisor.report.split_view import split_lines
 from ppadvisor.search.results import PlanReport, ProblemEcho, RankedPlan
+from ppadvisor.specs.assumptions import CALIBRATED
 from ppadvisor.units import (
     format_bandwidth,
     format_bytes_gib,
@@ -176,7 +177,15 @@ def about(asked: ProblemEcho | PlanExplanation | Comparison) -> list[str]:
         f"Training  batch {training.global_batch_size} x {training.sequence_length} tokens = "
         f"{training.tokens_per_step:,} a step; {training.precision}, {training.optimizer}, {training.attention} "
         f"attention{', dropout' if training.dropout else ''}; {training.framework}",
+        *_calibrated(asked),
     ]
+
+
+def _calibrated(asked: ProblemEcho | PlanExplanation | Comparison) -> list[str]:
+    """What was measured on this cluster, where anything was."""
+    measured = [used for used in asked.assumptions if used.provenance == CALIBRATED]
+    values = ", ".join(f"{used.name} {used.value:.4g}" for used in measured)
+    return [f"Calibrated {values}; the other assumptions are defaults or given"] if measured else []
 
 
 SYMBOLS = {

@@ -21,7 +21,7 @@ from ppadvisor.search.shortlist import best_estimates
 from ppadvisor.search.why import why_first
 from ppadvisor.specs.assumptions import Assumptions
 from ppadvisor.specs.cluster import ClusterSpec
-from ppadvisor.specs.load import load_stack
+from ppadvisor.specs.load import assumptions_of
 from ppadvisor.specs.model import ModelSpec
 from ppadvisor.specs.training import OPTIMIZERS, TrainingSpec
 
@@ -36,8 +36,7 @@ def make_problem(
     if training.optimizer not in OPTIMIZERS:
         raise unknown_name("optimizer", training.optimizer, OPTIMIZERS)
     framework = frameworks.get(training.framework)
-    stack = load_stack(training.stack or framework.stack)
-    assumed = stack.applied(assumptions or Assumptions(), cluster.gpu.architecture)
+    assumed = assumptions_of(cluster, training, framework.stack, assumptions)
     problem = Problem(model, cluster, training, framework, assumed)
     _ = problem.peak_flops_per_s  # refuses a precision that the GPU does not have
     limit = model.max_position_embeddings

@@ -5,9 +5,14 @@ Every report shows the ones it used; `--assume NAME=VALUE` or `[assumptions]` of
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 
 from ppadvisor.errors import InputError, unknown_name
+from ppadvisor.specs.calibrated import CalibratedAssumption
+
+GIVEN = "given by the user"
+CALIBRATED = "calibrated"
 
 DEFAULT = "default assumption"
 """Provenance of an assumption that nobody knows better."""
@@ -160,6 +165,23 @@ class Assumptions:
             updates[name] = replace(
                 old, value=value, low=min(old.low, value), high=max(old.high, value), provenance=GIVEN
             )
+        return replace(self, **updates)
+
+    def calibrated(self, measured: Mapping[str, CalibratedAssumption]) -> Assumptions:
+        """These assumptions with what was measured on the cluster; what the user gave stays.
+
+        InputError for an unknown name or a value out of reach.
+        """
+        names = tuple(f.name for f in fields(self))
+        updates = {}
+        for name, one in measured.items():
+            if name not in names:
+                raise unknown_name("calibrated assumption", name, names)
+            old: Assumption = getattr(self, name)
+            for number in (one.low, one.value, one.high):
+                _check(name, number, old.unit)
+            if old.provenance != GIVEN:
+                updates[name] = Assumption(one.value, one.low, one.high, old.unit, one.source, CALIBRATED)
         return replace(self, **updates)
 
 
