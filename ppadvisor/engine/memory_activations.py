@@ -6,8 +6,7 @@ import numpy as np
 
 from ppadvisor.engine.inputs import FloatArray, PlanInputs
 from ppadvisor.engine.memory_axes import STASH_AT, at_moments, by_chunk, by_plan, by_stage
-from ppadvisor.engine.recomputation import repeated_at_once, saved_per_chunk
-from ppadvisor.specs.model import LayerKind
+from ppadvisor.engine.recomputation import layer_input_bytes, saved_per_chunk
 
 
 def in_flight_at(inputs: PlanInputs) -> FloatArray:
@@ -78,34 +77,6 @@ def embedding_activations_bytes(inputs: PlanInputs) -> FloatArray:
     mask = inputs.problem.model.hidden_size / inputs.sequence_ways if training.dropout else 0.0
     one = inputs.tokens * (8 + mask)
     return by_plan(one) * by_chunk(inputs.stages.chunk_embedding) * in_flight_at(inputs)
-
-
-def recomputed_layer_bytes(inputs: PlanInputs) -> FloatArray:
-    """The layer in work under recomputation: what it keeps once its forward has been repeated.
-
-    Of selective recomputation the larger half: the feed-forward's is freed before attention's is made.
-    """
-    return by_stage(repeated_at_once(inputs)) * at_moments(layer_backward=1)
-
-
-def layer_backward_work_bytes(inputs: PlanInputs) -> FloatArray:
-    """Gradients and gathered inputs alive in the backward of one layer, in whichever half they need more.
-
-    When attention's backward comes, what the layer's feed-forward had saved is freed: so much less is needed there.
-    """
-    per_kind = np.stack([np.maximum(*work_by_half(inputs, kind)) for kind in inputs.kinds], axis=-1)
-    return by_stage(inputs.largest_layer(per_kind)) * at_moments(layer_backward=1)
-
-
-def work_by_half(inputs: PlanInputs, kind: LayerKind) -> tuple[FloatArray, FloatArray]:
-    """(feed-forward's, attention's less what the former had freed) bytes in work in one layer's backward, (plans,)."""
-    problem = inputs.problem
-    work = problem.framework.backward_work(problem.model, problem.training, kind)
-    saved = problem.framework.saved_tensors(problem.model, problem.training, kind)
-    freed = sum(((1 - t.attention_share) * inputs.tensor_bytes((t,)) for t in saved), np.zeros(len(inputs.plans)))
-    early = inputs.tensor_bytes(tuple(t for t in work if t.attention_share < 1))
-    late = inputs.tensor_bytes(tuple(t for t in work if t.attention_share > 0))
-    return early, late - freed
 
 
 def head_activations_bytes(inputs: PlanInputs) -> FloatArray:
@@ -183,17 +154,11 @@ def embedding_gradient_bytes(inputs: PlanInputs) -> FloatArray:
     return by_plan(table) * by_stage(inputs.stages.has_embedding) * at_moments(embedding_backward=1)
 
 
-def _boundary_bytes(inputs: PlanInputs) -> FloatArray:
-    """One tensor between two stages: s b h / (c x), x = t with sequence parallelism. (plans,)"""
-    training = inputs.problem.training
-    return training.activation_bytes * inputs.problem.model.hidden_size * inputs.tokens / inputs.sequence_ways
-
-
 def _kept_boundary_bytes(inputs: PlanInputs) -> FloatArray:
     """What a rank keeps of one tensor between two stages. (plans,)"""
     if inputs.problem.framework.partitions_boundaries and not inputs.problem.training.sequence_parallel:
-        return _boundary_bytes(inputs) / inputs.plans.tensor_parallel
-    return _boundary_bytes(inputs)
+        return layer_input_bytes(inputs) / inputs.plans.tensor_parallel
+    return layer_input_bytes(inputs)
 
 
 def receive_buffers(inputs: PlanInputs) -> FloatArray:
