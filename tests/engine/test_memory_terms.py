@@ -224,7 +224,7 @@ def widening(recompute: str) -> float:
 
 
 def test_what_is_made_again_is_unbalanced_only_in_work() -> None:
-    """4 micro-batches hold the dispatched tokens of 3 layers each: 12 times one layer's, which the layer in work has."""
+    """4 micro-batches hold the dispatched tokens of 3 layers each: 12 times what the layer in work has."""
     of_layer = widening("none") / 12
     assert widening("selective:moe") == pytest.approx(of_layer)
     assert widening("full") == pytest.approx(of_layer)
