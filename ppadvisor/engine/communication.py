@@ -13,7 +13,12 @@ import numpy as np
 from ppadvisor.engine.collectives import Number, all_gather_s, all_reduce_s, all_to_all_s
 from ppadvisor.engine.compute import Pass
 from ppadvisor.engine.inputs import FloatArray, PlanInputs, beside_stages
+from ppadvisor.engine.parameters import layer_weights
 from ppadvisor.specs.model import LayerKind
+
+
+IN_ONE_TENSOR = ("key", "value", "key_bias", "value_bias")
+"""Of attention, what trainers keep in one tensor with the query's."""
 
 
 @dataclass(frozen=True)
@@ -210,7 +215,30 @@ def data_parallel_s(inputs: PlanInputs, gradient_bytes: int) -> FloatArray:
         bandwidth = group_bandwidth(inputs, ranks, step)[:, None]
         # a model without experts starts no collective for them
         total = total + all_gather_s(volume * parameters, ranks[:, None], bandwidth, latency) * (parameters > 0)
-    return (1 - beside_stages(assumed.data_parallel_overlap.value)) * total
+    exposed = (1 - beside_stages(assumed.data_parallel_overlap.value)) * total
+    return np.asarray(exposed + gathered_pieces(inputs) * beside_stages(assumed.gather_piece_s.value))
+
+
+def gathered_pieces(inputs: PlanInputs) -> FloatArray:
+    """Pieces, one a rank and tensor, that ZeRO-3 handles a step, (plans, stages).
+
+    Each matrix is gathered for the forward, again for the backward and again where that repeats the forward; each
+    tensor's gradient is reduced. Biases and norms are too small to be divided (DeepSpeed's
+    stage3_param_persistence_threshold). Source: DeepSpeed runtime/zero/partition_parameters.py.
+    """
+    plans, model = inputs.plans, inputs.problem.model
+    rows = plans.optimizer_sharding >= 3
+    if not rows.any():
+        return np.zeros(inputs.stages.count.shape)
+    gathers = 2.0 + plans.recomputed_fully()
+    pieces = np.zeros(inputs.stages.count.shape)
+    for index, kind in enumerate(inputs.kinds):
+        weights = [weight for weight in layer_weights(model, kind) if weight.name not in IN_ONE_TENSOR]
+        matrices = sum(weight.is_matrix for weight in weights)
+        biases_of_norms = model.norms_per_layer * (model.normalization == "layernorm")
+        each = gathers * matrices + len(weights) + biases_of_norms
+        pieces += inputs.stages.layers[:, :, index] * each[:, None]
+    return np.asarray(pieces * (rows * plans.num_microbatches * inputs.sharding_ways)[:, None])
 
 
 def tied_embedding_s(inputs: PlanInputs) -> FloatArray:

@@ -13,6 +13,7 @@ from ppadvisor.engine.communication import (
     Links,
     data_parallel_bytes_per_parameter,
     data_parallel_s,
+    gathered_pieces,
     group_bandwidth,
     key_value_width,
     tensor_parallel_bandwidth,
@@ -170,8 +171,10 @@ def _data_parallel(view: PlanView) -> Formula:
     if values["E"] > 0 and inputs.expert_sharding_ways[0] > 1:
         parts.append("(z_e - 1) / z_e * u * E / W_edp + latency")
     text = f"(1 - o_dp) * ({' + '.join(parts)})" if parts else ""
+    values |= {"pieces": float(gathered_pieces(inputs)[0, stage]), "t_piece": assumed.gather_piece_s.value}
+    in_pieces = "pieces * t_piece" if values["pieces"] * values["t_piece"] > 0 else ""
     tied, tied_values = _tied_embedding(view)
-    text = " + ".join(part for part in (text, tied) if part)
+    text = " + ".join(part for part in (text, in_pieces, tied) if part)
     source = f"the slowest stage, {stage}: gradients reduced, weights gathered; {ZERO}, section 7"
     return view.formula(text or DATA_PARALLEL, source, {**values, **tied_values}, alive=bool(text))
 

@@ -96,6 +96,14 @@ class Assumptions:
     data_parallel_overlap: Assumption = Assumption(
         0.5, 0.0, 0.95, "fraction", "share of gradient reduction and parameter gathering hidden under compute"
     )
+    gather_piece_s: Assumption = Assumption(
+        0.0,
+        0.0,
+        0.0,
+        "s",
+        "CPU time for one rank's piece of one tensor in ZeRO-3; nothing where a collective takes a flat tensor, as in "
+        "FSDP and in DeepSpeed since its version 0.5.5",
+    )
     context_parallel_overlap: Assumption = Assumption(
         0.5, 0.0, 0.9, "fraction", "share of the key/value exchange hidden under attention"
     )

@@ -275,7 +275,7 @@ def test_two_published_runs_improve_the_rest(source: str, two: tuple[str, str]) 
     """Two runs that calibrate lower the mean error of all the other runs of their source.
 
     BLOOM's last two, the state in which it trained; the first and the last of parallel_layouts_2023, its fastest and
-    its slowest kernels. They were chosen with the errors known: of all pairs 35 and 44 % lower it (model 2026.11-13),
+    its slowest kernels. They were chosen with the errors known: of all pairs 35 and 44 % lower it (model 2026.11-14),
     since runs of these sources differ by a tenth among themselves.
     """
     runs, skipped = runs_of_records(published(source))
