@@ -16,7 +16,6 @@ from ppadvisor.engine.inputs import FloatArray, PlanInputs, beside_stages
 from ppadvisor.engine.parameters import layer_weights
 from ppadvisor.specs.model import LayerKind
 
-
 IN_ONE_TENSOR = ("key", "value", "key_bias", "value_bias")
 """Of attention, what trainers keep in one tensor with the query's."""
 
