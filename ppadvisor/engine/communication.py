@@ -191,9 +191,17 @@ def data_parallel_bytes_per_parameter(inputs: PlanInputs, gradient_bytes: int) -
     zero, m = inputs.plans.optimizer_sharding, inputs.plans.num_microbatches.astype(np.float64)
     # a pipeline's backwards follow each other too closely to reduce between them
     once = inputs.problem.framework.accumulates_whole_gradients | (inputs.plans.pipeline_parallel > 1)
-    reductions = np.where((zero >= 2) & ~once, m, 1.0) * np.where(zero == 0, 2.0, 1.0)
+    reductions = np.where((zero >= 2) & ~once, m, 1.0) * np.where(zero == 0, 2.0, 1.0) * gradient_bytes
+    if inputs.problem.framework.reduces_at_the_end:
+        reductions = np.full(len(inputs.plans), 2 * 4.0)
     gathers = np.where(zero == 0, 0.0, np.where(zero >= 3, 2 * m, 1.0))
-    return np.asarray(reductions * gradient_bytes + gathers * inputs.problem.training.weight_bytes)
+    return np.asarray(reductions + gathers * inputs.problem.training.weight_bytes)
+
+
+def data_parallel_overlap(inputs: PlanInputs) -> Number:
+    """Share of the data-parallel traffic that hides under compute."""
+    framework, assumed = inputs.problem.framework, inputs.problem.assumptions
+    return 0.0 if framework.reduces_at_the_end else assumed.data_parallel_overlap.value
 
 
 def data_parallel_s(inputs: PlanInputs, gradient_bytes: int) -> FloatArray:
@@ -214,7 +222,7 @@ def data_parallel_s(inputs: PlanInputs, gradient_bytes: int) -> FloatArray:
         bandwidth = group_bandwidth(inputs, ranks, step)[:, None]
         # a model without experts starts no collective for them
         total = total + all_gather_s(volume * parameters, ranks[:, None], bandwidth, latency) * (parameters > 0)
-    exposed = (1 - beside_stages(assumed.data_parallel_overlap.value)) * total
+    exposed = (1 - beside_stages(data_parallel_overlap(inputs))) * total
     return np.asarray(exposed + gathered_pieces(inputs) * beside_stages(assumed.gather_piece_s.value))
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from ppadvisor.engine.communication import (
     Links,
     data_parallel_bytes_per_parameter,
+    data_parallel_overlap,
     data_parallel_s,
     gathered_pieces,
     group_bandwidth,
@@ -157,7 +158,7 @@ def _data_parallel(view: PlanView) -> Formula:
     stride = inputs.plans.tensor_parallel.astype(np.float64)
     expert_stride = inputs.expert_ways.astype(np.float64)
     values: dict[str, float] = {
-        "o_dp": assumed.data_parallel_overlap.value,
+        "o_dp": float(data_parallel_overlap(inputs)),
         "latency": assumed.collective_latency_s.value,
         "u": float(data_parallel_bytes_per_parameter(inputs, gradient)[0]),
         "P": float(inputs.parameters[0][0, stage]),

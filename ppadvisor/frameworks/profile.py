@@ -143,6 +143,8 @@ class FrameworkProfile:
     """The fp32 copy of 16-bit gradients lives from the optimizer's step to the next forward only (else for good)."""
     accumulates_whole_gradients: bool = False
     """From ZeRO-2 on gradients are reduced once a step, so that with several micro-batches they are whole till then."""
+    reduces_at_the_end: bool = False
+    """Gradients are all-reduced in fp32 after the last backward, whatever ZeRO divides, and nothing of it hides."""
     eager_temporaries: bool = False
     """Many short-lived tensors of unlike sizes: what the allocator loses is a share of what comes and goes."""
     recompute_modules: tuple[str, ...] = MODULES

@@ -223,3 +223,15 @@ def test_whole_gradients_are_reduced_once() -> None:
     inputs = inputs_of(of, plan([12], data_parallel=8, optimizer_sharding=2, num_microbatches=8))
     expected = 7 / 8 * (4 + 2) * float(inputs.parameters[0][0, 0]) / 300e9
     assert data_parallel_s(inputs, 4)[0, 0] == pytest.approx(expected, rel=1e-12)
+
+
+def test_reduced_at_the_end_in_fp32() -> None:
+    """Aleph Alpha's trainer all-reduces fp32 gradients (2 x 4 bytes) and gathers 16-bit weights (2), nothing hidden.
+
+    Aleph-Alpha/scaling, commit 737f855, core/optimizer/allreduce.py and parameter_group.py.
+    """
+    perfect = PERFECT.changed({"data_parallel_overlap": 0.9})
+    of = problem(num_gpus=8, assume=perfect, framework="scaling")
+    inputs = inputs_of(of, plan([12], data_parallel=8, optimizer_sharding=1, num_microbatches=8))
+    parameters = float(inputs.parameters[0][0, 0])
+    assert data_parallel_s(inputs, 2)[0, 0] == pytest.approx(7 / 8 * 10 * parameters / 300e9, rel=1e-12)
