@@ -127,3 +127,15 @@ def split_rule(code: str, splits: Callable[[ModelSpec, int, int], tuple[Split, .
         return f"layers {' '.join(map(str, plan.layers_per_chunk))}: {why}; it builds {built}"
 
     return Rule(code, violated, message)
+
+
+def no_context_rule(code: str, why: str) -> Rule:
+    """The rule of a framework whose attention sees the whole sequence of a rank."""
+
+    def violated(_: ModelSpec, __: TrainingSpec, plans: PlanTable) -> BoolArray:
+        return np.asarray(plans.context_parallel > 1)
+
+    def message(_: ModelSpec, __: TrainingSpec, plan: PlanSpec) -> str:
+        return f"context parallel {plan.context_parallel}: {why}"
+
+    return Rule(code, violated, message)

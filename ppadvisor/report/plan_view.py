@@ -176,7 +176,8 @@ def about(asked: ProblemEcho | PlanExplanation | Comparison) -> list[str]:
         f"Cluster   {cluster.num_gpus} x {cluster.gpu.name} ({format_bytes_gib(cluster.gpu.memory_bytes)}); {links}",
         f"Training  batch {training.global_batch_size} x {training.sequence_length} tokens = "
         f"{training.tokens_per_step:,} a step; {training.precision}, {training.optimizer}, {training.attention} "
-        f"attention{', dropout' if training.dropout else ''}; {training.framework}",
+        f"attention{', dropout' if training.dropout else ''}{'' if training.fused_norm else ', norms not fused'}; "
+        f"{training.framework}",
         *_calibrated(asked),
     ]
 

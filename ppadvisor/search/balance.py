@@ -7,13 +7,15 @@ from ppadvisor.engine.evaluate import estimate_fitting, estimate_plan
 from ppadvisor.engine.partition import balanced_split
 from ppadvisor.engine.problem import Problem
 from ppadvisor.engine.results import PlanEstimate
+from ppadvisor.engine.tables import table_of
+from ppadvisor.search.constraints import legal_plans
 from ppadvisor.search.results import EvenSplit
 from ppadvisor.specs.plan import PlanSpec
 
 
 def fitting_with_best_split(problem: Problem, plan: PlanSpec, *, margin: float) -> PlanEstimate | None:
     """The plan with the faster of its own split and the balanced one, of those that fit; None where neither does."""
-    faster = faster_plan(problem, plan, margin=margin) if problem.framework.splits is None else None
+    faster = _faster(problem, plan, margin=margin)
     plans = [plan] if faster is None else [faster, plan]
     fitting = (estimate_fitting(problem, one, margin=margin) for one in plans)
     return next((estimate for estimate in fitting if estimate is not None), None)
@@ -21,11 +23,40 @@ def fitting_with_best_split(problem: Problem, plan: PlanSpec, *, margin: float) 
 
 def with_fastest_split(problem: Problem, estimate: PlanEstimate, *, margin: float) -> PlanEstimate:
     """A plan that deserves a closer look, with the fastest split that is known for it."""
-    if problem.framework.splits is not None:
-        return estimate
-    faster = faster_plan(problem, estimate.plan, margin=margin, thorough=True)
+    faster = _faster(problem, estimate.plan, margin=margin, thorough=True)
     better = estimate_fitting(problem, faster, margin=margin) if faster else None
     return better if better and better.time.step_time_s < estimate.time.step_time_s else estimate
+
+
+def _faster(problem: Problem, plan: PlanSpec, *, margin: float, thorough: bool = False) -> PlanSpec | None:
+    """`faster_plan`, where the trainer takes any split; None where its chunks are too small for the recomputation."""
+    if problem.framework.splits is not None:
+        return None
+    faster = faster_plan(problem, plan, margin=margin, thorough=thorough)
+    return faster if faster and _legal(problem, faster) else None
+
+
+def _legal(problem: Problem, plan: PlanSpec) -> bool:
+    return len(legal_plans(problem, table_of(plan))[0]) > 0
+
+
+def with_fewer_layers(problem: Problem, estimate: PlanEstimate, *, margin: float) -> PlanEstimate:
+    """The plan with the fewest recomputed layers that fit, where that is faster, on its own split or the even one.
+
+    The split that is best with a number of layers need not be the best with fewer, which more equal chunks allow.
+    """
+    plan = estimate.plan
+    if plan.recompute_method != "block" or not plan.recompute_num_layers or plan.recompute_num_layers == 1:
+        return estimate
+    fewer = plan.model_copy(update={"recompute_num_layers": plan.recompute_num_layers - 1})
+    even = balanced_split(problem.model.num_layers, len(plan.layers_per_chunk))
+    splits = {plan.layers_per_chunk}
+    if even and problem.framework.splits is None:
+        splits.add(even)
+    tried = [with_split(fewer, split) for split in sorted(splits)]
+    fitting = [estimate_fitting(problem, one, margin=margin) for one in tried if _legal(problem, one)]
+    best = min([estimate, *filter(None, fitting)], key=lambda one: one.time.step_time_s)
+    return estimate if best is estimate else with_fewer_layers(problem, best, margin=margin)
 
 
 def split_that_fits(problem: Problem, plan: PlanSpec, *, margin: float) -> PlanEstimate | None:
@@ -33,7 +64,7 @@ def split_that_fits(problem: Problem, plan: PlanSpec, *, margin: float) -> PlanE
     if problem.framework.splits is not None:
         return None
     balanced = balanced_plan(problem, plan, margin=margin)
-    return None if balanced is None else estimate_fitting(problem, balanced, margin=margin)
+    return estimate_fitting(problem, balanced, margin=margin) if balanced and _legal(problem, balanced) else None
 
 
 def against_even(problem: Problem, estimate: PlanEstimate, *, margin: float) -> EvenSplit | None:

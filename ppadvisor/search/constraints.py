@@ -11,6 +11,7 @@ from ppadvisor.engine.problem import Problem
 from ppadvisor.engine.results import Rejection
 from ppadvisor.engine.tables import plan_of
 from ppadvisor.frameworks.profile import BoolArray, Rule
+from ppadvisor.search.recomputations import beyond_chunks, beyond_chunks_message
 from ppadvisor.specs.model import ModelSpec
 from ppadvisor.specs.plan import PlanSpec, PlanTable
 from ppadvisor.specs.training import TrainingSpec
@@ -30,7 +31,10 @@ def _schedule_message(_: ModelSpec, __: TrainingSpec, plan: PlanSpec) -> str:
     return f"schedule {plan.schedule}: {reason}"
 
 
-CONSTRAINTS: tuple[Rule, ...] = (Rule("schedule", _schedule_violated, _schedule_message),)
+CONSTRAINTS: tuple[Rule, ...] = (
+    Rule("schedule", _schedule_violated, _schedule_message),
+    Rule("recompute_layers", beyond_chunks, beyond_chunks_message),
+)
 """What holds whatever the framework; the framework's own rules, which bar whole divisions, are asked first."""
 
 

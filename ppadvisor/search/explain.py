@@ -24,6 +24,7 @@ from ppadvisor.engine.tables import table_of
 from ppadvisor.errors import InputError
 from ppadvisor.search.api import make_problem
 from ppadvisor.search.constraints import legal_plans
+from ppadvisor.search.recomputations import refusal
 from ppadvisor.search.results import AssumptionUsed, ProblemEcho
 from ppadvisor.specs.assumptions import Assumption, Assumptions
 from ppadvisor.specs.cluster import ClusterSpec
@@ -165,6 +166,9 @@ def _check_sizes(problem: Problem, plan: PlanSpec) -> None:
             f"plan: {framework.id} does not run schedule {plan.schedule} with ZeRO {plan.optimizer_sharding}; allowed: "
             f"{', '.join(framework.schedules)} and ZeRO {', '.join(map(str, framework.optimizer_sharding))}"
         )
+    refused = refusal(problem, plan.recomputation)
+    if refused:
+        raise InputError(f"plan: recompute: {refused}")
 
 
 def _explanation(problem: Problem, estimate: PlanEstimate, asked: ProblemEcho) -> PlanExplanation:

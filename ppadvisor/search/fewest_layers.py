@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from ppadvisor.engine.evaluate import VERDICTS, EstimateTable, evaluate
 from ppadvisor.engine.problem import Problem
+from ppadvisor.search.recomputations import largest_chunk
 from ppadvisor.specs.plan import IntArray, PlanTable
 from ppadvisor.specs.recomputation import FULL, NONE, Recomputation
 
@@ -66,7 +67,7 @@ def with_fewest_layers(problem: Problem, plans: PlanTable, estimates: EstimateTa
         return None
     without, full = _pairs(plans, estimates)
     limits = _limits(problem, margin)
-    held = _largest_chunk(problem, plans)[plans.split[without]]
+    held = largest_chunk(problem.model, plans)[plans.split[without]]
     lack, room = (_beyond(estimates, rows, limits) for rows in (without, full))
     bracket = _Bracket(plans.take(without), np.zeros_like(held), held, lack, room)
     found: list[Found] = []
@@ -121,12 +122,6 @@ def _key(plans: PlanTable) -> IntArray:
             values, inverse = np.unique(getattr(plans, name), return_inverse=True)
             key = key * len(values) + inverse
     return key
-
-
-def _largest_chunk(problem: Problem, plans: PlanTable) -> IntArray:
-    """Layers of the largest chunk of each split, those of multi-token prediction on the last one."""
-    more = problem.model.mtp_num_layers
-    return np.array([max(*split, split[-1] + more) for split in plans.splits], dtype=np.int64)
 
 
 def _with_layers(plans: PlanTable, layers: IntArray) -> PlanTable:

@@ -7,8 +7,8 @@ from dataclasses import dataclass, fields, replace
 from ppadvisor import frameworks, schedules
 from ppadvisor.engine.problem import Problem
 from ppadvisor.errors import InputError, unknown_name
-from ppadvisor.frameworks.profile import FrameworkProfile
-from ppadvisor.specs.recomputation import FULL, Recomputation, parse_recomputation
+from ppadvisor.search.recomputations import refusal
+from ppadvisor.specs.recomputation import parse_recomputation
 
 
 @dataclass(frozen=True)
@@ -97,22 +97,13 @@ def _check_schedules(problem: Problem, pins: Pins) -> None:
 def _check_names(problem: Problem, pins: Pins) -> None:
     framework = problem.framework
     for name in pins.recompute or ():
-        _check_recomputation(framework, parse_recomputation(name))
+        refused = refusal(problem, parse_recomputation(name))
+        if refused:
+            raise InputError(f"recompute: {refused}")
     for zero in pins.optimizer_sharding or ():
         if zero not in framework.optimizer_sharding:
             allowed = ", ".join(map(str, framework.optimizer_sharding))
             raise InputError(f"optimizer_sharding: got {zero}; {framework.id} offers ZeRO {allowed}")
-
-
-def _check_recomputation(framework: FrameworkProfile, choice: Recomputation) -> None:
-    """InputError for modules or a method that the framework does not have."""
-    for module in choice.modules:
-        if module not in framework.recompute_modules:
-            allowed = ", ".join(framework.recompute_modules)
-            raise InputError(f"recompute: {framework.id} cannot recompute {module} by itself; it can: {allowed}")
-    if choice.kind == "full" and choice != FULL and choice.method not in framework.recompute_methods:
-        allowed = ", ".join(framework.recompute_methods) or "every layer"
-        raise InputError(f"recompute: got {choice.text}; {framework.id} knows full recomputation by {allowed}")
 
 
 def _check_experts(problem: Problem, pins: Pins) -> None:

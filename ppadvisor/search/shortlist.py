@@ -14,7 +14,8 @@ import numpy as np
 from ppadvisor.engine.evaluate import estimate_fitting, quick_step_time_s
 from ppadvisor.engine.results import PlanEstimate
 from ppadvisor.engine.tables import plan_of
-from ppadvisor.search.balance import fitting_with_best_split, with_fastest_split
+from ppadvisor.search.balance import fitting_with_best_split, with_fastest_split, with_fewer_layers
+from ppadvisor.search.fewest_layers import SOME_LAYERS
 from ppadvisor.search.noise import simplest_first
 from ppadvisor.search.ranking import IntArray, Ranked, as_printed
 from ppadvisor.specs.plan import PlanTable
@@ -53,6 +54,7 @@ def best_estimates(ranked: Ranked, top: int, *, margin: float, sort: str = "step
     if found and sort == "step_time_s":
         found = simplest_first(ranked.problem, found)
         found[0] = with_fastest_split(ranked.problem, found[0], margin=margin)
+        found[0] = _fewest_layers(ranked, found[0], margin)
     return found[:top]
 
 
@@ -61,17 +63,23 @@ def fitting_estimates(
 ) -> list[PlanEstimate]:
     """The first `wanted` plans of `order` that tell a reader something new and fit by the exact count.
 
-    With `balance` each has the fastest split that is known for it.
+    With `balance` each has the fastest split that is known for it, and recomputes no more layers than it must.
     """
     found: list[PlanEstimate] = []
     fitting = fitting_with_best_split if balance else estimate_fitting
     for row in islice(_distinct(ranked, order), wanted * TRIES):
         estimate = fitting(ranked.problem, plan_of(ranked.plans, row), margin=margin)
         if estimate is not None:
-            found.append(estimate)
+            found.append(_fewest_layers(ranked, estimate, margin) if balance else estimate)
         if len(found) == wanted:
             break
     return found
+
+
+def _fewest_layers(ranked: Ranked, estimate: PlanEstimate, margin: float) -> PlanEstimate:
+    """`with_fewer_layers` where the search chose their number, not a pin."""
+    chosen = SOME_LAYERS in ranked.space.searched["recompute"]
+    return with_fewer_layers(ranked.problem, estimate, margin=margin) if chosen else estimate
 
 
 def _refined(ranked: Ranked, order: IntArray, wanted: int) -> IntArray:

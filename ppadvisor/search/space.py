@@ -15,8 +15,9 @@ from ppadvisor.engine.partition import Split, candidate_splits
 from ppadvisor.engine.problem import Problem
 from ppadvisor.errors import InputError
 from ppadvisor.search.pins import Pins, check_pins
+from ppadvisor.search.recomputations import searched
 from ppadvisor.specs.plan import IntArray, PlanTable
-from ppadvisor.specs.recomputation import RECOMPUTE, parse_recomputation
+from ppadvisor.specs.recomputation import parse_recomputation
 
 MIN_TOKENS_PER_CONTEXT_RANK = 1024
 """Context parallelism is not searched beyond this many tokens of a sequence on a rank; a pin may."""
@@ -172,7 +173,7 @@ def _cross(problem: Problem, pins: Pins, base: IntArray) -> PlanTable:
     """The base rows times schedule and v, the splits of p v stages, recomputation and sharding."""
     names = pins.schedule or synchronous(problem.framework.schedules)
     splits: dict[Split, int] = {}
-    choices = tuple(dict.fromkeys(parse_recomputation(r) for r in pins.recompute or RECOMPUTE))
+    choices = tuple(dict.fromkeys(map(parse_recomputation, pins.recompute))) if pins.recompute else searched(problem)
     zero = list(pins.optimizer_sharding or (problem.framework.default_optimizer_sharding,))
     blocks = [np.zeros((0, len(BASE_COLUMNS) + len(INNER_COLUMNS)), dtype=np.int64)]
     for v, with_v in _schedules_by_v(problem, pins, names).items():

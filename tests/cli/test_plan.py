@@ -121,12 +121,21 @@ def test_a_person_reads_why(cli: Cli, format: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("flags", "words"), [((), "flash attention; megatron"), (("--no-fused-norm",), "norms not fused")]
+)
+def test_the_header_says_which_norms(cli: Cli, flags: tuple[str, ...], words: str) -> None:
+    """Norms that are not fused change every number, so the header names them; fused ones go without saying."""
+    assert words in " ".join(cli("plan", *SMALL, *flags, "--top", "1").stdout.split())
+
+
+@pytest.mark.parametrize(
     ("framework", "words"),
     [
         ("megatron", "--pipeline-model-parallel-size 4 --decoder-last-pipeline-num-layers 1"),
         ("torchtitan", "pipeline_parallel_degree = 4"),
         ("deepspeed", "partition_method = type:"),
         ("zero-bubble", "--pipeline-model-parallel-size 4"),
+        ("scaling", "topology.pipe_parallel_size = 4; topology.pipe_partition_"),
         ("generic", " faster"),
     ],
 )

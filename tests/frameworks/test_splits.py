@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 
 from ppadvisor import frameworks
 from ppadvisor.frameworks.megatron.layout import layout_problem, layout_stages, layout_string
+from ppadvisor.frameworks.scaling.split import own_split as scaling_split
 from ppadvisor.frameworks.torchtitan.split import own_split, stage_modules
 from ppadvisor.search.constraints import legal_plans
 from ppadvisor.specs.plan import PlanSpec
@@ -187,6 +189,37 @@ def test_torchtitan_builds_the_split_that_was_meant(seed: int) -> None:
     assert [name for stage in stages for name in stage] == ["tok_embeddings", *names, "norm", "lm_head"]
     assert [sum(name.startswith("layers.") for name in stage) for stage in stages] == list(split)
     assert stages == stage_modules(split)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_aleph_alphas_trainer_builds_the_split_that_was_meant(seed: int) -> None:
+    """Modules start to start (`pipe_partition_from_indices`), or evenly with the first stages one more (`uniform`).
+
+    Aleph-Alpha/scaling, commit 737f855, core/nn/parallel_module/pipeline_partitioning.py:23-58.
+    """
+    rng = random.Random(seed)
+    p = rng.randint(2, 6)
+    split = tuple(rng.randint(1, 5) for _ in range(p))
+    if rng.random() < 0.4:
+        split = scaling_split(rng.randint(3 * p, 40), p)
+    modules = ["embedding", *(["layer"] * sum(split)), "norm", "head"]
+    settings = frameworks.get("scaling").split_settings(model(num_layers=sum(split)), plan(split))
+    assert settings.pop("topology.pipe_parallel_size") == str(p)
+    ((option, value),) = settings.items()
+    if option == "topology.pipe_partition_overwrite":
+        starts = json.loads(value)
+    else:
+        assert (option, value) == ("topology.pipe_partition_method", "uniform")
+        starts = [stage * (len(modules) // p) + min(stage, len(modules) % p) for stage in range(p + 1)]
+    assert (starts[0], starts[-1]) == (0, len(modules))
+    stages = [modules[start:end] for start, end in pairwise(starts)]
+    assert [stage.count("layer") for stage in stages] == list(split)
+    assert (stages[0][0], stages[-1][-2:]) == ("embedding", ["norm", "head"])
+
+
+def test_one_stage_needs_no_setting() -> None:
+    """Without a pipeline there is nothing to say."""
+    assert frameworks.get("scaling").split_settings(model(), plan((12,), schedule="none")) == {}
 
 
 EXECUTED = [

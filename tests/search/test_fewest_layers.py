@@ -7,10 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ppadvisor.engine.evaluate import VERDICTS, evaluate
+from ppadvisor.engine.balanced import with_split
+from ppadvisor.engine.evaluate import VERDICTS, estimate_plan, evaluate
 from ppadvisor.errors import InputError
 from ppadvisor.search.pins import Pins
 from ppadvisor.search.ranking import Ranked, rank
+from ppadvisor.specs.load import load_cluster, load_model
 from ppadvisor.specs.plan import IntArray
 from ppadvisor.specs.recomputation import FULL, Recomputation
 from tests.problems import cluster, model, problem
@@ -55,6 +57,33 @@ def test_every_plan_that_could_be_helped_is(name: str, framework: str) -> None:
     can = tried[evaluate(of, most, margin=0.9).verdict == VERDICTS.index("fits")]
     assert len(can) > 5
     assert {key[row] for row in can} <= helped
+
+
+LONG = problem(
+    load_model("llama-3.1-70b"),
+    machines=load_cluster("dgx-h100-superpod", num_gpus=64),
+    sequence_length=32768,
+    global_batch_size=128,
+    framework="torchtitan",
+)
+TWO_CHUNKS = Pins(pipeline_parallel=(2,), tensor_parallel=(8,), virtual_stages=(2,), micro_batch_size=(1,))
+
+
+def test_a_split_does_not_cost_recomputed_layers() -> None:
+    """No plan that is shown is behind itself with a layer less, on its own split or the even one, where that fits.
+
+    80 layers on 2 ranks of 2 chunks: 20 20 21 19 looks best with 17 recomputed layers, 20 20 20 20 needs 16.
+    """
+    report = ask(LONG, TWO_CHUNKS.with_values(schedule=("interleaved-1f1b",)), top=6)
+    shown = [estimate for estimate in report.plans if estimate.plan.recompute_method == "block"]
+    assert len(shown) > 2
+    for estimate in shown:
+        layers = estimate.plan.recompute_num_layers
+        assert layers is not None
+        fewer = estimate.plan.model_copy(update={"recompute_num_layers": layers - 1})
+        for split in (estimate.plan.layers_per_chunk, (20, 20, 20, 20)):
+            other = estimate_plan(LONG, with_split(fewer, split), margin=0.9)
+            assert not other.memory.fits or other.time.step_time_s >= estimate.time.step_time_s
 
 
 def test_a_pin_on_recomputation_is_kept() -> None:

@@ -90,7 +90,7 @@ def test_the_bubble_of_equal_stages(schedule: str, p: int, m: int) -> None:
     of = problem(
         model(vocab_size=8, hidden_size=8192, ffn_hidden_size=32768, num_attention_heads=64, num_query_groups=64),
         machines=cluster(p, gpus_per_node=p, intra_node_bandwidth_bytes_per_s=1e18, memory_bytes=2**50),
-        assume=Assumptions().changed({"handoff_latency_s": 0.0}),
+        assume=Assumptions().changed({"handoff_latency_s": 0.0, "hbm_efficiency": 1.0}),
         global_batch_size=m,
     )
     pins = Pins(pipeline_parallel=(p,), num_microbatches=(m,), schedule=(schedule,), recompute=("full",))

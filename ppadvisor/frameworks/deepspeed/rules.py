@@ -6,7 +6,7 @@ import numpy as np
 
 from ppadvisor.frameworks.deepspeed.split import splits
 from ppadvisor.frameworks.profile import BoolArray, Rule
-from ppadvisor.frameworks.rules import COMMON_RULES, split_rule
+from ppadvisor.frameworks.rules import COMMON_RULES, no_context_rule, split_rule
 from ppadvisor.specs.model import ModelSpec
 from ppadvisor.specs.plan import PlanSpec, PlanTable
 from ppadvisor.specs.training import TrainingSpec
@@ -27,5 +27,8 @@ def _sharded_gradients_message(_: ModelSpec, __: TrainingSpec, plan: PlanSpec) -
 RULES: tuple[Rule, ...] = (
     *COMMON_RULES,
     Rule("deepspeed_pipeline_zero", _sharded_gradients, _sharded_gradients_message),
+    # runtime/pipe/topology.py has pipe, data and model; Ulysses (deepspeed/sequence) is no ring, and Megatron-DeepSpeed
+    # asserts p = t = 1 with it (initialize_model_parallel)
+    no_context_rule("deepspeed_context_parallel", "DeepSpeed's pipeline divides a sequence by no ranks of its own"),
     split_rule("deepspeed_split", splits, "DeepSpeed's partition methods take no list of stages"),
 )

@@ -10,7 +10,8 @@ from dataclasses import replace
 
 from ppadvisor.frameworks.gradients import output_gradients, plain_backward_work
 from ppadvisor.frameworks.profile import FrameworkProfile, LossProfile, Spread, Tensor
-from ppadvisor.frameworks.rules import COMMON_RULES
+from ppadvisor.frameworks.scaling.rules import RULES
+from ppadvisor.frameworks.scaling.split import split_settings
 from ppadvisor.frameworks.tensors import ATTENTION_NORM, FEED_FORWARD_NORM, LOSSES, layer_tensors
 from ppadvisor.specs.model import LayerKind, ModelSpec
 from ppadvisor.specs.training import TrainingSpec
@@ -55,7 +56,8 @@ PROFILE = FrameworkProfile(
     saved_tensors=saved_tensors,
     waiting_tensors=waiting_tensors,
     backward_work=plain_backward_work,
-    rules=COMMON_RULES,
+    rules=RULES,
+    split_settings=split_settings,
     dummy_weight_gradients=False,
     frees_sent_outputs=False,
     # optimizer/parameter_group.py:158-181, :368: 16-bit gradients, an fp32 copy of the rank's share at the step

@@ -83,4 +83,6 @@ PROFILE = FrameworkProfile(
     frees_sent_outputs=True,
     frees_in_input_gradient=True,
     frees_main_gradients=True,
+    # --recompute-granularity selective; --recompute-lgd (megatron/legacy/model/transformer.py:292, :975, :1315)
+    recompute_modules=("core_attn", "layernorm", "activation", "dropout"),
 )
