@@ -52,6 +52,24 @@ def read_mapping(path: Path, suffix: str | None = None, max_bytes: int = MAX_FIL
     return data
 
 
+Lines = dict[tuple[str, ...], int]
+"""Path of a key -> the line on which it stands."""
+
+
+def read_lines_of_keys(path: Path, max_bytes: int = MAX_FILE_BYTES) -> tuple[dict[str, Any], Lines]:
+    """A YAML file whose top level is a mapping, with the line of each key of the first two levels."""
+    import yaml
+
+    data = read_mapping(path, ".yaml", max_bytes)
+    found: Lines = {}
+    top: Any = yaml.compose(read_text(path, max_bytes), Loader=yaml.SafeLoader)
+    for key, value in top.value:
+        found[(key.value,)] = key.start_mark.line + 1
+        if value.id == "mapping":
+            found |= {(key.value, str(inner.value)): inner.start_mark.line + 1 for inner, _ in value.value}
+    return data, found
+
+
 def _load_json(text: str) -> object:
     return json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_once_each)
 
