@@ -34,6 +34,7 @@ def _output(kind: str) -> Schema:
     from ppadvisor.evidence.ranking_score import Ranking
     from ppadvisor.evidence.validate import Validation
     from ppadvisor.report.timeline_document import TimelineAnswer
+    from ppadvisor.search.check_results import CheckReport
     from ppadvisor.search.explain import ExplainAnswer
     from ppadvisor.search.results import PlanReport
     from ppadvisor.search.sweep import SweepReport
@@ -41,6 +42,7 @@ def _output(kind: str) -> Schema:
     documents: dict[str, Any] = {
         "plan": PlanReport,
         "explain": ExplainAnswer,
+        "check": CheckReport,
         "sweep": SweepReport,
         "timeline": TimelineAnswer,
         "validate": Validation | Ranking,
@@ -106,6 +108,7 @@ def _value(kind: click.ParamType[Any]) -> Schema:
 KINDS: dict[str, Callable[[str], Schema]] = {
     "plan": _output,
     "explain": _output,
+    "check": _output,
     "sweep": _output,
     "timeline": _output,
     "validate": _output,
@@ -124,9 +127,9 @@ KINDS: dict[str, Callable[[str], Schema]] = {
 def command(kind: str, output: Path | None) -> None:
     """JSON Schema of a document; without KIND that of what `plan --format json` prints.
 
-    plan, explain, sweep, timeline and validate are outputs; job is the job file; model, gpu, cluster and training are
-    the specifications as the outputs repeat them, model also as a TOML file of one's own; record is a line of a file
-    that validate reads.
+    plan, explain, check, sweep, timeline and validate are outputs; job is the job file; model, gpu, cluster and
+    training are the specifications as the outputs repeat them, model also as a TOML file of one's own; record is a
+    line of a file that validate reads.
     """
     from ppadvisor.report.json_ import dump_json
 

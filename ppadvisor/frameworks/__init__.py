@@ -16,6 +16,9 @@ FRAMEWORKS: dict[str, str] = {
     "generic": "ppadvisor.frameworks.generic",
 }
 
+READERS: dict[str, str] = {"megatron": "ppadvisor.frameworks.megatron.config"}
+"""Frameworks whose configuration files are read: each module offers `Given` and `read(path, given)`."""
+
 
 def get(framework: str) -> FrameworkProfile:
     """The profile of a framework by its id; an unknown id is an InputError with the nearest name."""

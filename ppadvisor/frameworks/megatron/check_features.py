@@ -5,6 +5,7 @@ Source: NVIDIA/Megatron-LM d98e8a64; lines of arguments.py where no other file i
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 from ppadvisor.frameworks.megatron.checks import Check
@@ -141,10 +142,23 @@ def _activation(run: Run) -> str | None:
 
 
 def _expert_layers(run: Run) -> str | None:
-    pattern = layer_pattern(run.text("moe_layer_freq") or "")
+    text = str(run.arguments.value("moe_layer_freq"))
+    pattern = layer_pattern(text)
+    if run.whole("num_experts") and re.fullmatch(r"0+", text):
+        return "every how many layers experts stand must be larger than 0"
     if pattern is None or not run.whole("num_experts") or run.layers is None or len(pattern) == run.layers:
         return None
     return f"the pattern of expert layers has {len(pattern)} entries, the model {run.layers} layers"
+
+
+def _one_expert_a_token(run: Run) -> str | None:
+    """transformer_config.py:2661-2669."""
+    alone = run.whole("moe_router_topk") == 1 and run.text("moe_router_score_function") == "softmax"
+    if not run.whole("num_experts") or not alone or run.on("moe_router_pre_softmax"):
+        return None
+    if "sinkhorn" in (*run.texts("moe_router_load_balancing_type"), run.text("moe_router_load_balancing_type")):
+        return None
+    return "one expert a token needs --moe-router-pre-softmax"
 
 
 def _shared_experts(run: Run) -> str | None:
@@ -300,6 +314,12 @@ CHECKS = (
     Check("latent_attention", ("group_query_attention", "multi_latent_attention"), "1974", _latent),
     Check("activation", ("swiglu", "squared_relu", "quick_geglu"), "argument_utils.py:318-327", _activation),
     Check("expert_layers", ("moe_layer_freq", "num_layers"), "gpt_layer_specs.py:651-657", _expert_layers),
+    Check(
+        "one_expert_a_token",
+        ("moe_router_pre_softmax", "moe_router_topk"),
+        "transformer_config.py:2661-2669",
+        _one_expert_a_token,
+    ),
     Check("shared_experts", ("add_bias_linear",), "shared_experts.py:124", _shared_experts),
     Check("iterations_or_samples", ("train_samples", "train_iters"), "1262-1290", _length),
     Check("fused_loss", ("cross_entropy_fusion_impl", "cross_entropy_loss_fusion"), "1690-1696", _fused_loss),

@@ -7,12 +7,16 @@ from __future__ import annotations
 
 from ppadvisor.frameworks.megatron.checks import Check
 from ppadvisor.frameworks.megatron.options import flag_of
-from ppadvisor.frameworks.megatron.run import Run
+from ppadvisor.frameworks.megatron.run import BY_COUNT, BY_LAYERS, Run
 
 T, P, C = "tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size"
 E, ETP = "expert_model_parallel_size", "expert_tensor_parallel_size"
+GTP = "tensor_parallel_num_weight_shards"
 REQUIRED = ("num_layers", "hidden_size", "num_attention_heads", "max_position_embeddings", "micro_batch_size")
-POSITIVE = (T, P, C, E, ETP, *REQUIRED, "seq_length", "global_batch_size", "ffn_hidden_size", "num_query_groups")
+POSITIVE = (
+    *(T, P, C, E, ETP, *REQUIRED, "seq_length", "global_batch_size", "ffn_hidden_size", "num_query_groups"),
+    *(BY_COUNT, BY_LAYERS, "kv_channels", "moe_router_topk", "moe_ffn_hidden_size"),
+)
 
 
 def _positive(run: Run) -> str | None:
@@ -35,6 +39,14 @@ def _world(run: Run) -> str | None:
         return None
     shards = f" x {run.weight_shards} weight shards" if run.weight_shards > 1 else ""
     return f"{run.world} GPUs are no multiple of t {run.t} x p {run.p} x c {run.c}{shards} = {run.model_ranks}"
+
+
+def _weight_shards(run: Run) -> str | None:
+    for dest, ranks in ((GTP, run.t), (f"expert_{GTP}", run.etp)):
+        shards = run.whole(dest)
+        if shards is not None and (shards < ranks or shards % ranks):
+            return f"{flag_of(dest)} {shards} is no multiple of the {ranks} tensor-parallel ranks"
+    return None
 
 
 def _expert_world(run: Run) -> str | None:
@@ -132,6 +144,7 @@ CHECKS = (
     Check("required_options", (*REQUIRED, "seq_length"), "1300-1306, 681", _required),
     Check("positive_sizes", POSITIVE, "682, 695; parallel_state.py", _positive),
     Check("world_size", (T, P, C), "424-448", _world),
+    Check("weight_shards", (GTP, f"expert_{GTP}"), "model_parallel_config.py:28-40", _weight_shards),
     Check("expert_world_size", (E, ETP, P), "parallel_state.py:874-884", _expert_world),
     Check("batch_and_schedule", ("step_batch_size_schedule", "global_batch_size"), "686-690", _batch_named_twice),
     Check("global_batch_size", ("global_batch_size", "micro_batch_size", T, P), "698-712", _batch),

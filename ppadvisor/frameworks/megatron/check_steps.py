@@ -48,6 +48,20 @@ def _sequence(run: Run) -> str | None:
     return f"sequence length {s} is no multiple of t x c = {run.t * run.c}, over which sequence parallelism divides it"
 
 
+def _chosen_experts(run: Run) -> str | None:
+    experts, chosen = run.whole("num_experts"), run.whole("moe_router_topk")
+    if not experts or not chosen or chosen <= experts:
+        return None
+    return f"a token cannot visit {chosen} of {experts} experts"
+
+
+def _heads_of_groups(run: Run) -> str | None:
+    heads, groups = run.whole("num_attention_heads"), run.whole("num_query_groups")
+    if not run.on("group_query_attention") or not heads or not groups or heads % groups == 0:
+        return None
+    return f"{heads} attention heads are no multiple of {groups} query groups"
+
+
 def _steps(run: Run) -> str | None:
     if not run.b or not run.d:
         return None
@@ -75,6 +89,20 @@ CHECKS = (
     Check("microbatch_group", (GROUP, *BATCHES), "schedules.py:1160-1180", _group, Outcome.FAILS),
     Check("experts_sequence_parallel", (SP, T), "moe_layer.py:636-640", _experts_need_sequence_parallel, Outcome.FAILS),
     Check("sequence_over_ranks", ("seq_length", T, C), "schedules.py:1184-1187", _sequence, Outcome.FAILS),
+    Check(
+        "chosen_experts",
+        ("moe_router_topk", "num_experts"),
+        "moe/moe_utils.py:886",
+        _chosen_experts,
+        Outcome.FAILS,
+    ),
+    Check(
+        "heads_of_groups",
+        ("num_query_groups", "num_attention_heads"),
+        "attention.py, core attention",
+        _heads_of_groups,
+        Outcome.FAILS,
+    ),
     Check(
         "batch_steps",
         ("step_batch_size_schedule",),

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ppadvisor.errors import InputError
-from ppadvisor.frameworks.configuration import Broken, Configuration, Outcome, Remark
+from ppadvisor.frameworks.configuration import Broken, Configuration, Remark
 from ppadvisor.frameworks.megatron.accepted import broken_rules
 from ppadvisor.frameworks.megatron.arguments import Arguments, parse
 from ppadvisor.frameworks.megatron.call import training_call
@@ -21,7 +21,7 @@ from ppadvisor.frameworks.shell import Field, Note, read_script
 from ppadvisor.specs.files import read_text
 from ppadvisor.specs.model import ModelSpec
 
-MAX_SCRIPT_BYTES = 1_000_000
+MAX_SCRIPT_BYTES = 300_000
 """A launch script has a few thousand bytes."""
 
 MUST_BE_KNOWN = (
@@ -96,7 +96,7 @@ def configuration(
 
 def _check_known(arguments: Arguments, file: str) -> None:
     """InputError for the first value that decides everything and that only a shell would know."""
-    refused = {broken.flags[0] for broken in arguments.broken}
+    refused = {flag for broken in arguments.broken for flag in broken.flags}
     for dest in MUST_BE_KNOWN:
         given = arguments.given.get(dest)
         if given is not None and given.unknown and given.flag not in refused:
@@ -126,7 +126,7 @@ def _model(run: Run, broken: tuple[Broken, ...], given: Given, file: str) -> tup
     try:
         return model_of(run, name=Path(file).stem, vocab_size=vocab, where=file), []
     except InputError:
-        if any(one.outcome is Outcome.REJECTED for one in broken):
+        if broken:
             return None, []  # the broken rules say it in Megatron's words
         raise
 

@@ -29,9 +29,10 @@ OPTIONS_OF_PLAN: dict[str, tuple[str, ...]] = {
     "microbatch_group_size": ("microbatch_group_size_per_vp_stage",),
     "recompute": ("recompute_granularity", "recompute_activations"),
     "optimizer_sharding": ("use_distributed_optimizer",),
+    "sequence_parallel": ("sequence_parallel",),
     "layers_per_stage": (LAYOUT, "decoder_first_pipeline_num_layers", "decoder_last_pipeline_num_layers"),
 }
-"""Which options say a field of a plan, the likeliest first."""
+"""Which options say a field of a plan or of its training run, the likeliest first."""
 
 
 def places_of(run: Run) -> dict[str, tuple[str, int | None]]:

@@ -13,6 +13,7 @@ from ppadvisor.frameworks.megatron.arguments import Arguments
 from ppadvisor.frameworks.megatron.layout import layout_problem, layout_stages
 from ppadvisor.frameworks.megatron.patterns import layout_is_huge
 from ppadvisor.frameworks.profile import Split
+from ppadvisor.specs.model import MAX_LAYERS
 
 FIRST, LAST = "decoder_first_pipeline_num_layers", "decoder_last_pipeline_num_layers"
 BY_LAYERS, BY_COUNT = "num_layers_per_virtual_pipeline_stage", "num_virtual_stages_per_pipeline_rank"
@@ -155,7 +156,7 @@ class Run:
     @cached_property
     def layers_per_chunk(self) -> Split | None:
         """Layers of each virtual stage in model order, None where Megatron builds none."""
-        if self.layers is None or self.v is None or self.v < 1 or self.layers > MOST_LAYERS:
+        if self.layers is None or self.v is None or self.v < 1 or self.layers > MAX_LAYERS:
             return None
         if self.layout is not None:
             problem = layout_problem(
@@ -177,14 +178,10 @@ class Run:
         """With the embedding and the loss where they are counted."""
         counted = self.counted_layers or 0
         if not self.gives(FIRST, LAST):
-            return [counted // self.p] * self.p if counted % self.p == 0 and self.p <= MOST_LAYERS else None
+            return [counted // self.p] * self.p if counted % self.p == 0 and self.p <= MAX_LAYERS else None
         given = {rank: self.whole(dest) for rank, dest in ((0, FIRST), (self.p - 1, LAST)) if self.gives(dest)}
         ends = {rank: size for rank, size in given.items() if size}
         middle, left = self.p - len(ends), counted - sum(ends.values())
         if len(ends) < len(given) or left < 0 or bool(middle) != bool(left) or (middle and left % middle):
             return None
         return [ends.get(rank, left // middle if middle else 0) for rank in range(self.p)]
-
-
-MOST_LAYERS = 10_000
-"""As in a model's specification; beyond it nothing is laid out."""

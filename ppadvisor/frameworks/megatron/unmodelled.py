@@ -5,10 +5,14 @@ Source: NVIDIA/Megatron-LM d98e8a64, the help texts of arguments.py and the conf
 
 from __future__ import annotations
 
+import re
+
 from ppadvisor.errors import InputError
 from ppadvisor.frameworks.configuration import Remark
 from ppadvisor.frameworks.megatron.options import options
+from ppadvisor.frameworks.megatron.patterns import layer_pattern
 from ppadvisor.frameworks.megatron.run import Run
+from ppadvisor.specs.model import MAX_LAYERS
 
 MEMORY_AND_TIME = (
     *("cpu_offloading_num_layers", "fine_grained_activation_offloading", "optimizer_cpu_offload"),
@@ -49,11 +53,23 @@ OTHER_MODELS = (
 
 
 def refuse_other_models(run: Run, file: str) -> None:
-    """InputError for a kind of model that no formula here knows."""
+    """InputError for a kind of model that no formula here knows, or too large a one."""
     for dest in OTHER_MODELS:
         given = run.arguments.given.get(dest)
         if given is not None and given.value != options()[dest].default:
             raise InputError(f"{file}:{given.line}: {given.flag}: models of this kind are not known here")
+    if (run.layers or 0) > MAX_LAYERS:
+        raise InputError(f"{file}:{run.arguments.line('num_layers')}: --num-layers: at most {MAX_LAYERS:,} here")
+    pattern = run.arguments.given.get("moe_layer_freq")
+    if (
+        pattern is not None
+        and not re.fullmatch(r"\d{1,6}", str(pattern.value))
+        and not layer_pattern(str(pattern.value))
+    ):
+        shown = str(pattern.value)[:40]
+        raise InputError(
+            f"{file}:{pattern.line}: --moe-layer-freq: {shown!r} is no number and no list such as [0]*3+[1]*9"
+        )
 
 
 def not_modelled(run: Run) -> list[Remark]:

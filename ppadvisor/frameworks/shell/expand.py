@@ -10,7 +10,7 @@ from ppadvisor.errors import InputError
 from ppadvisor.frameworks.shell.arithmetic import evaluate
 from ppadvisor.frameworks.shell.tokens import Arithmetic, Parameter, Part, Text, Word
 
-MAX_CHARACTERS = 2_000_000
+MAX_CHARACTERS = 500_000
 """Of all that variables are expanded to; a line that doubles itself a few times reaches any memory."""
 
 
@@ -55,7 +55,7 @@ class Variables:
 
     def count(self, pieces: Sequence[Piece]) -> None:
         """InputError where all that was expanded so far is more than any script needs."""
-        self.used += sum(len(piece.text) + 1 for piece in pieces)
+        self.used += sum(len(piece.text) + 10 for piece in pieces)
         if self.used > MAX_CHARACTERS:
             line = pieces[0].line if pieces else 1
             raise InputError(f"{self.file}:{line}: variables expand to more than {MAX_CHARACTERS:,} characters")

@@ -20,6 +20,10 @@ from ppadvisor.frameworks.shell.tokens import (
 
 MAX_DEPTH = 30
 """Substitutions in each other; scripts have two or three."""
+MAX_TOKENS = 50_000
+"""Words and operators; long scripts have a thousand."""
+MAX_PARTS = 5_000
+"""Quoted and expanded parts of one word."""
 
 ARRAY = re.compile(r"([A-Za-z_]\w*)(\+?)=\(")
 NAME = re.compile(r"[A-Za-z_]\w*|\d|[@*#?$!-]")
@@ -55,6 +59,8 @@ class _Lexer:
             token = self._token()
             if token is not None:
                 found.append(token)
+            if len(found) > MAX_TOKENS:
+                raise self.problem(f"more than {MAX_TOKENS:,} words")
         return found
 
     def _token(self) -> Token | None:
@@ -73,7 +79,10 @@ class _Lexer:
         if operator:
             self._take(operator[0])
             return Operator(operator[0], line)
-        return WordToken(self.word(), line)
+        word = self.word()
+        if not word:
+            raise self.problem(f"{self.text[self.at]!r} cannot stand here")
+        return WordToken(word, line)
 
     def _peek(self, text: str) -> bool:
         return self.text.startswith(text, self.at)
@@ -134,6 +143,8 @@ class _Lexer:
                 raise self.problem(f"{self.text[self.at]!r} cannot stand in an array")
             else:
                 words.append(self.word())
+            if len(words) > MAX_TOKENS:
+                raise self.problem(f"more than {MAX_TOKENS:,} words")
         raise self.problem("this array is never closed", opened)
 
     def word(self) -> Word:
@@ -146,6 +157,8 @@ class _Lexer:
                 self._take(plain[0])
             elif not self._quoted_part(parts):
                 break
+            if len(parts) > MAX_PARTS:
+                raise self.problem(f"a word of more than {MAX_PARTS:,} parts")
         return tuple(parts)
 
     def _quoted_part(self, parts: list[Part]) -> bool:

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
+from ppadvisor.errors import InputError
 from ppadvisor.frameworks.shell.blocks import Blocks
 from ppadvisor.frameworks.shell.conditions import Truth, both, test
 from ppadvisor.frameworks.shell.expand import Field, Piece, Pieces, Variables, as_field, as_fields, as_scalar
@@ -17,6 +18,8 @@ from ppadvisor.frameworks.shell.lexer import tokenize
 from ppadvisor.frameworks.shell.tokens import ArrayToken, Operator, Text, Token, Word, WordToken
 
 ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\+?)=")
+MAX_BLOCKS = 100
+"""Open if, case, loops, functions and groups; scripts have three or four."""
 DECLARING = ("export", "declare", "local", "readonly", "typeset")
 BEFORE_A_COMMAND = ("exec", "eval", "time", "nohup", "env", "sudo", "!")
 
@@ -104,7 +107,10 @@ class _Reader:
             self.blocks.operator(tokens[0].text)
             return
         self.blocks.joined(joined_by, self.result)
+        first = tokens[0]
         tokens = self.blocks.keyword(tokens, self._fields)
+        if len(self.blocks.open) > MAX_BLOCKS:
+            raise InputError(f"{self.variables.file}:{first.line}: more than {MAX_BLOCKS} blocks in each other")
         for name in self.blocks.loop_names():
             self._unknown(name, tokens[0].line if tokens else 0, "set by a loop")
         if not tokens or self.blocks.skipping():
