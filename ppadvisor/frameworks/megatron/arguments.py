@@ -49,6 +49,8 @@ class Arguments:
     broken: list[Broken] = field(default_factory=list)
     repeated: list[tuple[str, int]] = field(default_factory=list)
     """(flag, line) of what is said again, and otherwise."""
+    unseen: list[Field] = field(default_factory=list)
+    """Words that may be options, and that only a shell would know."""
     environment: Mapping[str, str] = field(default_factory=dict)
 
     def value(self, dest: str) -> Value:
@@ -71,7 +73,8 @@ def parse(words: Sequence[Field], environment: Mapping[str, str] | None = None) 
         word = words[at]
         at += 1
         if word.unknown and not word.text.startswith("--"):
-            continue  # told by the reader
+            arguments.unseen.append(word)
+            continue
         name, equals, rest = word.text.partition("=")
         option = by_flag().get(name) if _looks_like_option(word) else None
         if option is None:

@@ -51,7 +51,7 @@ def _weight_shards(run: Run) -> str | None:
 
 def _expert_world(run: Run) -> str | None:
     ranks = run.etp * run.e * run.p
-    if run.world % ranks == 0:
+    if run.d is None or run.world % ranks == 0:
         return None
     return f"{run.world} GPUs are no multiple of expert tensor {run.etp} x expert {run.e} x p {run.p} = {ranks}"
 

@@ -79,7 +79,7 @@ def configuration(
     refuse_other_models(run, file)
     broken = tuple(one for one in broken_rules(run) if given.one_connection or one.rule != "one_connection")
     model, missing = _model(run, broken, given, file)
-    found = [*_not_understood(words, arguments, notes), *_gpus(given, in_file), *missing]
+    found = [*_not_understood(arguments, notes), *_gpus(given, in_file), *missing]
     found += [*remarks(run), *not_in_the_specifications(run), *not_modelled(run), *_repeated(arguments)]
     return Configuration(
         framework="megatron",
@@ -131,19 +131,9 @@ def _model(run: Run, broken: tuple[Broken, ...], given: Given, file: str) -> tup
         raise
 
 
-def _not_understood(words: tuple[Field, ...], arguments: Arguments, notes: tuple[Note, ...]) -> list[Remark]:
-    found = [Remark("not_understood", note.text, (), note.line) for note in notes]
-    alone = [
-        word
-        for index, word in enumerate(words)
-        if word.unknown and not (index and words[index - 1].text.startswith("--"))
-    ]
-    found += [
-        Remark("not_understood", f"{word.unknown}; options in it are not seen", (), word.line)
-        for word in alone
-        if not any(given.unknown == word.unknown for given in arguments.given.values())
-    ]
-    return found
+def _not_understood(arguments: Arguments, notes: tuple[Note, ...]) -> list[Remark]:
+    unseen = [Note(word.line, f"{word.unknown}; options in it are not seen") for word in arguments.unseen]
+    return [Remark("not_understood", note.text, (), note.line) for note in (*notes, *unseen)]
 
 
 def _gpus(given: Given, in_file: int | None) -> list[Remark]:

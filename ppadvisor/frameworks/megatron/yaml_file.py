@@ -25,6 +25,8 @@ CORE_NAMES = {
 }
 """Megatron-Core's own names where they are not those of the options."""
 
+MAX_YAML_BYTES = 300_000
+
 ENVIRONMENT = ("ENV_VARS", "env_vars")
 SECTIONS = ("MODEL_ARGS", "model_parallel", "language_model", "model", "training")
 NOT_OPTIONS = ("TEST_TYPE", "MODE", "LAUNCHER", "METRICS", "THROUGHPUT_TEST_PARAMS", "BEFORE_SCRIPT", "AFTER_SCRIPT")
@@ -32,7 +34,7 @@ NOT_OPTIONS = ("TEST_TYPE", "MODE", "LAUNCHER", "METRICS", "THROUGHPUT_TEST_PARA
 
 def read_yaml(path: Path) -> tuple[tuple[Field, ...], dict[str, str]]:
     """(words as a command line would have them, the environment)."""
-    data, lines = read_lines_of_keys(path)
+    data, lines = read_lines_of_keys(path, MAX_YAML_BYTES)
     environment: dict[str, str] = {}
     words: list[Field] = []
     for key, value in data.items():

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from ppadvisor.errors import InputError
 from ppadvisor.frameworks.shell.blocks import Blocks
-from ppadvisor.frameworks.shell.conditions import Truth, both, test
+from ppadvisor.frameworks.shell.conditions import Truth, both, negated, test
 from ppadvisor.frameworks.shell.expand import Field, Piece, Pieces, Variables, as_field, as_fields, as_scalar
 from ppadvisor.frameworks.shell.lexer import tokenize
 from ppadvisor.frameworks.shell.tokens import ArrayToken, Operator, Text, Token, Word, WordToken
@@ -21,7 +21,7 @@ ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\+?)=")
 MAX_BLOCKS = 100
 """Open if, case, loops, functions and groups; scripts have three or four."""
 DECLARING = ("export", "declare", "local", "readonly", "typeset")
-BEFORE_A_COMMAND = ("exec", "eval", "time", "nohup", "env", "sudo", "!")
+BEFORE_A_COMMAND = ("exec", "eval", "time", "nohup", "env", "sudo")
 
 
 @dataclass(frozen=True)
@@ -149,12 +149,14 @@ class _Reader:
             if isinstance(token, WordToken)
             for pieces in as_fields(token.word, self.variables)
         ]
-        while words and words[0].text in BEFORE_A_COMMAND:
+        negates = False
+        while words and words[0].text in ("!", *BEFORE_A_COMMAND):
+            negates ^= words[0].text == "!"
             words = words[1:]
         if not words:
             return None
         if words[0].text in ("[", "[[", "test"):
-            return test(words)
+            return negated(test(words)) if negates else test(words)
         if words[0].text in ("unset", "source", "."):
             return self._builtin(words)
         names = sorted(self.exported | set(assigned))
