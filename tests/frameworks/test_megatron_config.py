@@ -40,10 +40,10 @@ def written(tmp_path: Path) -> Path:
     return tmp_path / "train.sh"
 
 
-def said(path: Path, options: str, num_gpus: int = 8, **given: int) -> Configuration:
+def said(path: Path, options: str, num_gpus: int = 8) -> Configuration:
     """A call with these options behind the plain ones."""
     path.write_text(f"export CUDA_DEVICE_MAX_CONNECTIONS=1\npython pretrain_gpt.py {PLAIN} {options}\n")
-    return read(path, Given(num_gpus=num_gpus, **given))
+    return read(path, Given(num_gpus=num_gpus))
 
 
 def rules(configuration: Configuration) -> list[str]:
@@ -197,6 +197,90 @@ def test_rules_beyond_the_55(written: Path, options: str, rule: str, outcome: st
     assert [(broken.rule, broken.outcome) for broken in found.broken][:1] == [(rule, Outcome(outcome))]
     assert not found.legal
     assert found.accepted == (outcome != "rejected")
+
+
+USER_CASES = [
+    # what users met, from the threads named; what Megatron of the pinned commit makes of it, by its rules
+    (
+        "NVIDIA/Megatron-LM issue 326",
+        8,
+        "--num-layers 40 --pipeline-model-parallel-size 8 --num-layers-per-virtual-pipeline-stage 2",
+        "layers_per_virtual_stage",
+        "allowed: 1, 5",
+    ),
+    (
+        "NVIDIA/Megatron-LM issue 1778",
+        8,
+        "--num-layers 20 --decoder-last-pipeline-num-layers 1",
+        "first_and_last_stage",
+        "19 layers are left for 0 stages",
+    ),
+    (
+        "NVIDIA-NeMo/Megatron-Bridge issue 5551, GLM-4.5-Air",
+        8,
+        "--num-layers 46 --pipeline-model-parallel-size 4",
+        "layers_divide",
+        "with --account-for-embedding-in-pipeline-split --account-for-loss-in-pipeline-split they are",
+    ),
+    (
+        "NVIDIA-NeMo/Megatron-Bridge issue 5551, GLM-4.5",
+        8,
+        "--num-layers 92 --pipeline-model-parallel-size 8",
+        "layers_divide",
+        "--decoder-first-pipeline-num-layers 10 --decoder-last-pipeline-num-layers 10 leaves 12 for each",
+    ),
+    (
+        "NVIDIA-NeMo/Megatron-Bridge issue 5884",
+        8,
+        "--num-layers 30 --pipeline-model-parallel-size 8 "
+        "--decoder-first-pipeline-num-layers 4 --decoder-last-pipeline-num-layers 8 "
+        "--num-virtual-stages-per-pipeline-rank 3",
+        "ends_in_chunks",
+        "no multiple of 3 virtual stages",
+    ),
+    (
+        "bigscience tr1-13B chronicles",
+        384,
+        "--tensor-model-parallel-size 2 --pipeline-model-parallel-size 4 --global-batch-size 1024",
+        "global_batch_size",
+        "the next that is: 1056",
+    ),
+    (
+        "THU-KEG/AdaptThink issue 1",
+        8,
+        "--hidden-size 3584 --num-attention-heads 28 --tensor-model-parallel-size 8",
+        "attention_heads",
+        "allowed t: 1, 2, 4, 7, 14, 28",
+    ),
+    (
+        "verl-project/verl issue 3296",
+        8,
+        "--seq-length 4092 --tensor-model-parallel-size 8 --sequence-parallel",
+        "sequence_over_ranks",
+        "4092 is no multiple of t x c = 8",
+    ),
+    (
+        "NVIDIA-NeMo/Speech issue 14288",
+        6,
+        "--num-layers 36 --pipeline-model-parallel-size 6 --global-batch-size 3 "
+        "--num-virtual-stages-per-pipeline-rank 2",
+        "microbatch_group",
+        "m = batch 3 / (b 1 x d 1)",
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("options", "num_gpus", "rule", "advice"),
+    [case[2:3] + case[1:2] + case[3:] for case in USER_CASES],
+    ids=[case[0] for case in USER_CASES],
+)
+def test_what_users_met(written: Path, options: str, num_gpus: int, rule: str, advice: str) -> None:
+    """Configurations of public threads break the rule that their users met, and the message says the way out."""
+    found = said(written, options, num_gpus)
+    messages = {broken.rule: broken.message for broken in found.broken}
+    assert rule in messages, messages
+    assert advice in messages[rule]
 
 
 def test_each_step_of_a_batch_schedule_has_to_divide(written: Path) -> None:

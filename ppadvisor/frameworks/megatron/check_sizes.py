@@ -93,7 +93,7 @@ def _heads(run: Run) -> str | None:
 
 
 def _divisors(number: int) -> str:
-    return ", ".join(str(n) for n in range(1, min(number, 129)) if number % n == 0)
+    return ", ".join(str(n) for n in range(1, min(number, 128) + 1) if number % n == 0)
 
 
 def _groups(run: Run) -> str | None:

@@ -95,8 +95,21 @@ def _ways_out(layers: int, p: int) -> str:
     for extra, flags in ((1, flag_of(LOSS)), (2, f"{flag_of(EMBEDDING)} {flag_of(LOSS)}")):
         if (layers + extra) % p == 0:
             return f"with {flags} they are"
+    ends = _equal_ends(layers, p)
+    if ends is not None:
+        others = (layers - 2 * ends) // (p - 2)
+        return f"{flag_of(FIRST)} {ends} {flag_of(LAST)} {ends} leaves {others} for each of the others"
     nearest = [n for n in range(min(p, layers), 0, -1) if layers % n == 0][:1]
     return f"a layout builds any split ({flag_of(LAYOUT)}), or p {nearest[0] if nearest else 1}"
+
+
+def _equal_ends(layers: int, p: int) -> int | None:
+    """Layers of the first and of the last stage, as near below the others' as they go; None where they are far off."""
+    middle = p - 2
+    if middle < 1:
+        return None
+    sizes = [size for size in range(layers // p, 0, -1) if (layers - 2 * size) % middle == 0]
+    return sizes[0] if sizes and 2 * sizes[0] * p >= layers else None
 
 
 def _chunks_by_layers(run: Run) -> str | None:

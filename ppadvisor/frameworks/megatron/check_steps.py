@@ -130,6 +130,10 @@ CHECKS = (
 def remarks(run: Run) -> list[Remark]:
     """What breaks no rule and is still likely not meant."""
     found = [*_slow(run), *_no_effect(run)]
+    if run.on("use_checkpoint_args"):
+        text = "sizes of the model are those of the checkpoint, not of this file (--use-checkpoint-args)"
+        line = run.arguments.line("use_checkpoint_args")
+        found.append(Remark("not_understood", text, ("--use-checkpoint-args",), line))
     if (run.t > 1 or run.c > 1) and ONE_CONNECTION not in run.arguments.environment:
         text = f"t or c above 1 needs {ONE_CONNECTION}=1 on GPUs up to Hopper; the file does not set it"
         found.append(Remark("assumed", text, (ONE_CONNECTION,)))

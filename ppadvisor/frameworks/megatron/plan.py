@@ -12,6 +12,7 @@ from ppadvisor.frameworks.configuration import Remark
 from ppadvisor.frameworks.megatron.check_features import recompute_kind
 from ppadvisor.frameworks.megatron.options import flag_of
 from ppadvisor.frameworks.megatron.run import BY_COUNT, BY_LAYERS, LAYOUT, Run
+from ppadvisor.schedules.interleaved_1f1b import group_size
 from ppadvisor.specs.plan import PlanSpec
 from ppadvisor.specs.recomputation import MODULES
 from ppadvisor.specs.training import TrainingSpec
@@ -104,6 +105,14 @@ def plan_of(run: Run, where: str) -> PlanSpec | None:
     return validate(PlanSpec, data, where)
 
 
+def _own_group(run: Run) -> bool:
+    """Whether the file wants another N than the schedule here takes."""
+    group = run.whole("microbatch_group_size_per_vp_stage")
+    if group is None or run.m is None or (run.v or 1) < 2:
+        return False
+    return group != int(group_size(run.p, run.m))
+
+
 def _recomputation(run: Run) -> dict[str, Any]:
     kind = recompute_kind(run)
     if kind == "full":
@@ -141,6 +150,12 @@ def not_in_the_specifications(run: Run) -> list[Remark]:
             run.text("position_embedding_type") == "relative",
             "the biases of relative positions are not counted",
         ),
+        (
+            LAYOUT,
+            any("m" in stage for stage in (run.layout or ())[:-1]),
+            "prediction layers are counted on the stage of the head",
+        ),
+        ("microbatch_group_size_per_vp_stage", _own_group(run), "the smallest legal N is taken"),
     )
     return [
         Remark("not_modelled", f"{flag_of(dest)}: {text}", (flag_of(dest),), run.arguments.line(dest))
