@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ppadvisor.frameworks.configuration import Broken
-from ppadvisor.frameworks.megatron import check_features, check_sizes, check_stages, check_steps
+from ppadvisor.frameworks.megatron import check_experts, check_features, check_sizes, check_stages, check_steps
 from ppadvisor.frameworks.megatron.checks import Check
 from ppadvisor.frameworks.megatron.run import Run
 
@@ -11,6 +11,7 @@ CHECKS: tuple[Check, ...] = (
     *check_sizes.CHECKS,
     *check_stages.CHECKS,
     *check_features.CHECKS,
+    *check_experts.CHECKS,
     *check_steps.CHECKS,
 )
 

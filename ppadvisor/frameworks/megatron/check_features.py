@@ -1,16 +1,14 @@
-"""Megatron's start-up checks of what goes with what: recomputation, overlap, experts, shards, precision, iterations.
+"""Megatron's start-up checks of what goes with what: recomputation, overlap, shards, precision, iterations.
 
 Source: NVIDIA/Megatron-LM d98e8a64; lines of arguments.py where no other file is named.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 
 from ppadvisor.frameworks.megatron.checks import Check
 from ppadvisor.frameworks.megatron.options import flag_of
-from ppadvisor.frameworks.megatron.patterns import layer_pattern
 from ppadvisor.frameworks.megatron.run import Run
 
 MODULES = (
@@ -27,7 +25,7 @@ def recompute_kind(run: Run) -> str | None:
     return "selective" if run.on("recompute_activations") else run.text(GRANULARITY)
 
 
-def _needs(dest: str, *conditions: tuple[Callable[[Run], bool], str]) -> Callable[[Run], str | None]:
+def needs(dest: str, *conditions: tuple[Callable[[Run], bool], str]) -> Callable[[Run], str | None]:
     """A switch that needs this and that: the first condition that does not hold, in words."""
 
     def problem(run: Run) -> str | None:
@@ -78,25 +76,6 @@ def _cpu_offload(run: Run) -> str | None:
     return "offloading layers to the CPU excludes recomputation" if recompute_kind(run) else None
 
 
-def _token_overlap(run: Run) -> str | None:
-    """transformer_config.py:3002-3046."""
-    if not run.on(OVERLAP_A2A):
-        return None
-    conditions = (
-        (run.p > 1 and run.v == 1, "needs virtual stages where p > 1 (--num-virtual-stages-per-pipeline-rank)"),
-        (run.e == 1, "needs expert parallelism (--expert-model-parallel-size)"),
-        (run.text("moe_token_dispatcher_type") not in ("alltoall", "flex"), "needs dispatcher alltoall or flex"),
-        (recompute_kind(run) == "full", "excludes full recomputation"),
-        (run.gives(METHOD, NUMBER), "excludes --recompute-method and --recompute-num-layers"),
-        ("moe" in run.texts("recompute_modules"), "excludes recomputing moe"),
-        (not run.on("bf16") and not run.on("fp16"), "needs --bf16 or --fp16"),
-        (run.on("moe_shared_expert_overlap"), "excludes --moe-shared-expert-overlap"),
-        ((run.whole("mtp_num_layers") or 0) > 1, "goes with one prediction layer at most"),
-    )
-    found = [text for broken, text in conditions if broken]
-    return f"{flag_of(OVERLAP_A2A)} {found[0]}" if found else None
-
-
 def _one_connection(run: Run) -> str | None:
     """1453-1479; not on Blackwell and later. Where the file does not say, only the shell that starts it knows."""
     value = run.arguments.environment.get(ONE_CONNECTION)
@@ -141,31 +120,6 @@ def _activation(run: Run) -> str | None:
     return f"--swiglu excludes {flag_of(others[0])}" if run.on("swiglu") and others else None
 
 
-def _expert_layers(run: Run) -> str | None:
-    text = str(run.arguments.value("moe_layer_freq"))
-    pattern = layer_pattern(text)
-    if run.whole("num_experts") and re.fullmatch(r"0+", text):
-        return "every how many layers experts stand must be larger than 0"
-    if pattern is None or not run.whole("num_experts") or run.layers is None or len(pattern) == run.layers:
-        return None
-    return f"the pattern of expert layers has {len(pattern)} entries, the model {run.layers} layers"
-
-
-def _one_expert_a_token(run: Run) -> str | None:
-    """transformer_config.py:2661-2669."""
-    alone = run.whole("moe_router_topk") == 1 and run.text("moe_router_score_function") == "softmax"
-    if not run.whole("num_experts") or not alone or run.on("moe_router_pre_softmax"):
-        return None
-    if "sinkhorn" in (*run.texts("moe_router_load_balancing_type"), run.text("moe_router_load_balancing_type")):
-        return None
-    return "one expert a token needs --moe-router-pre-softmax"
-
-
-def _shared_experts(run: Run) -> str | None:
-    shared = run.whole("moe_shared_expert_intermediate_size") and run.whole("num_experts")
-    return "shared experts have no bias: --disable-bias-linear" if shared and run.on("add_bias_linear") else None
-
-
 def _length(run: Run) -> str | None:
     """Iterations or samples, for training and its learning rate alike."""
     if run.on("skip_train"):
@@ -200,18 +154,11 @@ CHECKS = (
     Check("recompute", (GRANULARITY, METHOD, NUMBER), "transformer_config.py:1900-1938", _recompute),
     Check("recompute_modules", ("recompute_modules",), "transformer_config.py:1943-2005", _recompute_modules),
     Check("cpu_offloading", ("cpu_offloading_num_layers",), "transformer_config.py:1885-1898", _cpu_offload),
-    Check("expert_parallel_overlap", (OVERLAP_A2A,), "transformer_config.py:3002-3046", _token_overlap),
-    Check(
-        "delayed_weight_gradients",
-        ("delay_wgrad_compute",),
-        "transformer_config.py:3074-3077",
-        _needs("delay_wgrad_compute", (lambda run: run.on(OVERLAP_A2A), "needs --overlap-moe-expert-parallel-comm")),
-    ),
     Check(
         "overlapped_warmup",
         ("overlap_p2p_comm_warmup_flush",),
         "model_parallel_config.py:570-576",
-        _needs(
+        needs(
             "overlap_p2p_comm_warmup_flush",
             (_virtual, "needs virtual stages"),
             (lambda run: run.on("overlap_p2p_comm"), "excludes --no-overlap-p2p-communication"),
@@ -221,7 +168,7 @@ CHECKS = (
         "deferred_embedding_gradients",
         ("defer_embedding_wgrad_compute",),
         "model_parallel_config.py:545-553",
-        _needs(
+        needs(
             "defer_embedding_wgrad_compute",
             (lambda run: run.p > 1, "needs pipeline parallelism"),
             (lambda run: run.on("gradient_accumulation_fusion"), "excludes --no-gradient-accumulation-fusion"),
@@ -231,7 +178,7 @@ CHECKS = (
         "overlapped_parameter_gather",
         (PARAM_GATHER, "use_distributed_optimizer", "overlap_grad_reduce"),
         "1024-1029",
-        _needs(
+        needs(
             PARAM_GATHER,
             (_sharded, "needs --use-distributed-optimizer"),
             (lambda run: run.on("overlap_grad_reduce"), "needs --overlap-grad-reduce"),
@@ -241,7 +188,7 @@ CHECKS = (
         "gather_with_optimizer_step",
         ("overlap_param_gather_with_optimizer_step",),
         "1066-1074",
-        _needs(
+        needs(
             "overlap_param_gather_with_optimizer_step",
             (lambda run: run.on("use_distributed_optimizer"), "needs --use-distributed-optimizer"),
             (lambda run: run.on(PARAM_GATHER), "needs --overlap-param-gather"),
@@ -252,7 +199,7 @@ CHECKS = (
         "torch_fsdp",
         ("use_torch_fsdp2", "pipeline_model_parallel_size"),
         "1031-1049",
-        _needs(
+        needs(
             "use_torch_fsdp2",
             (lambda run: run.p == 1, "excludes pipeline parallelism"),
             (lambda run: run.e == 1, "excludes expert parallelism"),
@@ -267,7 +214,7 @@ CHECKS = (
         "megatron_fsdp",
         ("use_megatron_fsdp", "ckpt_format"),
         "1150-1180",
-        _needs(
+        needs(
             "use_megatron_fsdp",
             (lambda run: run.text("optimizer") in ("sgd", "adam"), "needs --optimizer adam or sgd"),
             (lambda run: run.text("ckpt_format") == "fsdp_dtensor", "needs --ckpt-format fsdp_dtensor"),
@@ -279,21 +226,19 @@ CHECKS = (
         "tensor_parallel_overlap",
         ("tp_comm_overlap", "sequence_parallel"),
         "1441",
-        _needs(
-            "tp_comm_overlap", (lambda run: run.on("sequence_parallel") and run.t > 1, "needs sequence parallelism")
-        ),
+        needs("tp_comm_overlap", (lambda run: run.on("sequence_parallel") and run.t > 1, "needs sequence parallelism")),
     ),
     Check(
         "hybrid_context_parallel",
         ("hybrid_context_parallel",),
         "1444-1449",
-        _needs("hybrid_context_parallel", (lambda run: run.p == 1, "excludes pipeline parallelism")),
+        needs("hybrid_context_parallel", (lambda run: run.p == 1, "excludes pipeline parallelism")),
     ),
     Check(
         "distributed_saved_activations",
         ("distribute_saved_activations",),
         "1405-1420; transformer_config.py:1933",
-        _needs(
+        needs(
             "distribute_saved_activations",
             (lambda run: run.t > 1, "needs t above 1"),
             (lambda run: recompute_kind(run) == "full", "needs full recomputation"),
@@ -305,7 +250,7 @@ CHECKS = (
         "fp8_parameters",
         ("fp8_param_gather", "use_distributed_optimizer"),
         "1092-1094",
-        _needs(
+        needs(
             "fp8_param_gather",
             (lambda run: _sharded(run) or run.on("use_torch_fsdp2"), "needs --use-distributed-optimizer"),
         ),
@@ -313,14 +258,6 @@ CHECKS = (
     Check("position_embedding", ("position_embedding_type", "add_position_embedding"), "1615, 866-870", _positions),
     Check("latent_attention", ("group_query_attention", "multi_latent_attention"), "1974", _latent),
     Check("activation", ("swiglu", "squared_relu", "quick_geglu"), "argument_utils.py:318-327", _activation),
-    Check("expert_layers", ("moe_layer_freq", "num_layers"), "gpt_layer_specs.py:651-657", _expert_layers),
-    Check(
-        "one_expert_a_token",
-        ("moe_router_pre_softmax", "moe_router_topk"),
-        "transformer_config.py:2661-2669",
-        _one_expert_a_token,
-    ),
-    Check("shared_experts", ("add_bias_linear",), "shared_experts.py:124", _shared_experts),
     Check("iterations_or_samples", ("train_samples", "train_iters"), "1262-1290", _length),
     Check("fused_loss", ("cross_entropy_fusion_impl", "cross_entropy_loss_fusion"), "1690-1696", _fused_loss),
 )
