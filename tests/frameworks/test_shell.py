@@ -54,7 +54,9 @@ def test_words_become_what_bash_makes_of_them(text: str, words: list[str]) -> No
         ("S=9B\nif [ $S = 7B ]; then A=1\nelse\nA=3\nfi", "3"),
         ("S=8B\ncase $S in\n 7B) A=1 ;;\n 8B|9B) A=2 ;;\n *) A=3 ;;\nesac", "2"),
         ("A=1\n[ -z $NOT_SET ] && A=2", "2"),
-        ("A=1\n[ -n $NOT_SET ] || A=2", "2"),
+        ("A=1\n[ -n $NOT_SET ] || A=2", "1"),  # without quotes the test is of the word -n itself
+        ('A=1\n[ -n "$NOT_SET" ] || A=2', "2"),
+        ("A=1\n[[ -n $NOT_SET ]] || A=2", "2"),
         ("A=1\nif [ -f x ]; then A=2; fi", "?"),
         ("A=1\nfor x in 1 2; do A=$x; done", "?"),
         ("A=1\nwhile true; do A=2; done", "?"),

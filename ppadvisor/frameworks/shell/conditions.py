@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 
-from ppadvisor.frameworks.shell.expand import Field
+from ppadvisor.frameworks.shell.expand import NOT_SET, Field
 
 Truth = bool | None
 
@@ -55,7 +55,7 @@ def test(words: Sequence[Field]) -> Truth:
 
 
 def _plain(words: list[Field]) -> Truth:
-    if any(word.unknown and "is not set in the file" not in word.unknown for word in words):
+    if any(word.unknown and not word.unknown.endswith(NOT_SET) for word in words):
         return None
     texts = [word.text for word in words]
     if len(texts) == 2 and texts[0] in ("-z", "-n"):

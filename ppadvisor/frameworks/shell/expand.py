@@ -14,6 +14,9 @@ MAX_CHARACTERS = 500_000
 """Of all that variables are expanded to; a line that doubles itself a few times reaches any memory."""
 
 
+NOT_SET = "is not set in the file"
+
+
 @dataclass(frozen=True)
 class Piece:
     """Text with the line it was written on."""
@@ -162,4 +165,4 @@ def _parameter(part: Parameter, variables: Variables) -> tuple[Pieces, ...]:
 def _why_unset(name: str) -> str:
     if name in "@*" or name.isdigit():
         return f"${name} is an argument of the script"
-    return f"${name} is not set in the file"
+    return f"${name} {NOT_SET}"

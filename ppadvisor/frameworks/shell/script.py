@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from ppadvisor.errors import InputError
 from ppadvisor.frameworks.shell.blocks import Blocks
 from ppadvisor.frameworks.shell.conditions import Truth, both, negated, test
-from ppadvisor.frameworks.shell.expand import Field, Piece, Pieces, Variables, as_field, as_fields, as_scalar
+from ppadvisor.frameworks.shell.expand import NOT_SET, Field, Piece, Pieces, Variables, as_field, as_fields, as_scalar
 from ppadvisor.frameworks.shell.lexer import tokenize
 from ppadvisor.frameworks.shell.tokens import ArrayToken, Operator, Text, Token, Word, WordToken
 
@@ -143,11 +143,14 @@ class _Reader:
         return self._call(rest, certain, assigned)
 
     def _call(self, tokens: list[Token], certain: Truth, assigned: list[str]) -> Truth:
+        in_test = isinstance(tokens[0], WordToken) and tokens[0].plain in ("[", "test")
         words = [
             as_field(pieces)
             for token in tokens
             if isinstance(token, WordToken)
             for pieces in as_fields(token.word, self.variables)
+            # without quotes a variable that is not set is no word at all, not an empty one
+            if not (in_test and len(pieces) == 1 and pieces[0].unknown.endswith(NOT_SET))
         ]
         negates = False
         while words and words[0].text in ("!", *BEFORE_A_COMMAND):
