@@ -13,6 +13,7 @@ from ppadvisor.engine.problem import Problem
 from ppadvisor.search.space import divisors
 from ppadvisor.specs.assumptions import Assumptions
 from ppadvisor.specs.cluster import ClusterSpec, GpuSpec
+from ppadvisor.specs.load import load_stack
 from ppadvisor.specs.model import MlaSpec, ModelSpec, MoeSpec
 from ppadvisor.specs.plan import PlanSpec, PlanTable
 from ppadvisor.specs.recomputation import FULL, NONE, SELECTIVE, Recomputation, parse_recomputation
@@ -149,10 +150,10 @@ def problem(
     **changed: object,
 ) -> Problem:
     """A problem on the small cluster; `changed` are fields of the training run."""
-    run = training(**changed)
-    return Problem(
-        of or model(), machines or cluster(num_gpus), run, frameworks.get(run.framework), assume or Assumptions()
-    )
+    run, on = training(**changed), machines or cluster(num_gpus)
+    framework = frameworks.get(run.framework)
+    assumed = load_stack(run.stack or framework.stack).applied(assume or Assumptions(), on.gpu.architecture)
+    return Problem(of or model(), on, run, framework, assumed)
 
 
 def plan(layers_per_stage: Sequence[int], **changed: object) -> PlanSpec:

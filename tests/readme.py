@@ -16,10 +16,11 @@ BLOCK = re.compile(r"```text\n\$ (?P<command>(?:[^\n]*\\\n)*[^\n]*)\n(?P<output>
 
 
 def output_of(command: str) -> str:
-    """What the command prints to a pipe: 80 columns, no colour."""
+    """What the command prints to a pipe, in the folder of the README: 80 columns, no colour."""
     words = shlex.split(command.replace("\\\n", " "))
     stdout = io.StringIO()
-    with contextlib.redirect_stdout(stdout), contextlib.redirect_stderr(io.StringIO()):
+    silent = contextlib.redirect_stderr(io.StringIO())
+    with contextlib.chdir(README.parent), contextlib.redirect_stdout(stdout), silent:
         main(words[1:])
     return stdout.getvalue()
 

@@ -67,6 +67,9 @@ def command(
 ) -> None:
     """Bubble and utilisation of a pipeline with equal stages and free links.
 
+    With measured times of a chunk: `ppadvisor timeline --schedule 1f1b --pp 8 --microbatches 32 --t-f 20ms --t-b 21ms
+    --t-w 18ms`.
+
     \b
     ppadvisor bubble --pp 8 --microbatches 8,32,64
     ppadvisor bubble --pp 8 --target 5%

@@ -32,7 +32,9 @@ from ppadvisor.units import parse_count
 def command(format: str, output: Path | None, top: int | None, sort: str, **values: Any) -> int:
     """Rank (p, m, schedule) for a model on a cluster: what fits, how long a step takes, why.
 
-    Pins (--pp, --tp, ...) take one value or a comma list; what is not pinned is searched.
+    Pins (--pp, --tp, ...) take one value or a comma list; what is not pinned is searched. Times are predicted; a file
+    of `ppadvisor calibrate` (--cluster) holds what your runs say of them, and `ppadvisor timeline` takes measured
+    times of a chunk (--t-f, --t-b, --t-w).
 
     \b
     ppadvisor plan --model llama-3.1-70b --gpu h100-sxm-80gb --gpus 64 --seq-len 8k --global-batch 1024

@@ -53,9 +53,11 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
         Column("peak_flops_per_s.fp16", "fp16 [TFLOP/s]", _teraflops),
         Column("hbm_bandwidth_bytes_per_s", "HBM [GB/s]", _gigabytes),
         *NODE,
+        Column("architecture", "generation", justify="left", priority=1),
         SOURCE,
     ),
     "clusters": (ID, Column("gpu", "GPU", justify="left"), Column("num_gpus", "GPUs"), *NODE, SOURCE),
+    "stacks": (ID, Column("title", "software stack", justify="left", min_width=30), SOURCE),
 }
 SCHEDULES_KIND = "schedules"
 SCHEDULE_COLUMNS = (
@@ -76,7 +78,7 @@ FIELDS = (Column("field", "field", justify="left"), Column("value", "value", jus
 @click.argument("name", required=False)
 @output_options
 def command(kind: str, name: str | None, format: str, output: Path | None) -> None:
-    """Models, GPUs, clusters and schedules known by name; with NAME (or how it begins) every field of one."""
+    """Models, GPUs, clusters, software stacks and schedules known by name; with NAME every field of one."""
     if kind == SCHEDULES_KIND:
         _write_schedules(name, format, output)
     else:

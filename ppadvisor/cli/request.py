@@ -80,7 +80,7 @@ MODEL_SWITCHES = (
     Switch("--tied-embeddings", "Own model: output layer shares the embedding (default: no)."),
 )
 CLUSTER_INPUTS = (
-    Input("--cluster", NAME, "Cluster preset."),
+    Input("--cluster", NAME, "Cluster preset, or a cluster file (also of `calibrate`)."),
     Input("--gpu", NAME, "GPU preset."),
     Input("--gpus", COUNT, "Number of GPUs."),
     Input("--gpus-per-node", COUNT, "GPUs in one node (default: as the preset's system)."),
@@ -98,6 +98,7 @@ TRAINING_INPUTS = (
         "Sequences of a step, or tokens: 1024 or 4Mtok (default: d b m, where pinned).",
     ),
     Input("--framework", NAME, "Trainer (default: megatron)."),
+    Input("--stack", NAME, "Software stack, what kernels reach (default: the trainer's)."),
     Input("--precision", OneOf("precision", ("bf16", "fp16", "fp32", "fp8")), "Matrix products (default: bf16)."),
     Input("--optimizer", NAME, "Optimizer (default: adam)."),
     Input("--grad-precision", OneOf("precision", ("fp32", "bf16", "fp16")), "Accumulated gradients (default: fp32)."),

@@ -31,11 +31,13 @@ def _output(kind: str) -> Schema:
     """Of a document that a command prints."""
     from pydantic import TypeAdapter
 
+    from ppadvisor.evidence.calibrate import Calibration
     from ppadvisor.evidence.ranking_score import Ranking
     from ppadvisor.evidence.validate import Validation
     from ppadvisor.report.timeline_document import TimelineAnswer
     from ppadvisor.search.check_results import CheckReport
-    from ppadvisor.search.explain import ExplainAnswer
+    from ppadvisor.search.compare import Comparison
+    from ppadvisor.search.explain import ExplainAnswer, NothingToExplain
     from ppadvisor.search.results import PlanReport
     from ppadvisor.search.sweep import SweepReport
 
@@ -43,9 +45,11 @@ def _output(kind: str) -> Schema:
         "plan": PlanReport,
         "explain": ExplainAnswer,
         "check": CheckReport,
+        "comparison": Comparison | NothingToExplain,
         "sweep": SweepReport,
         "timeline": TimelineAnswer,
         "validate": Validation | Ranking,
+        "calibration": Calibration,
     }
     return TypeAdapter(documents[kind]).json_schema(mode="serialization")
 
@@ -109,9 +113,11 @@ KINDS: dict[str, Callable[[str], Schema]] = {
     "plan": _output,
     "explain": _output,
     "check": _output,
+    "comparison": _output,
     "sweep": _output,
     "timeline": _output,
     "validate": _output,
+    "calibration": _output,
     "job": _job,
     "model": _spec,
     "gpu": _spec,
@@ -127,9 +133,9 @@ KINDS: dict[str, Callable[[str], Schema]] = {
 def command(kind: str, output: Path | None) -> None:
     """JSON Schema of a document; without KIND that of what `plan --format json` prints.
 
-    plan, explain, check, sweep, timeline and validate are outputs; job is the job file; model, gpu, cluster and
-    training are the specifications as the outputs repeat them, model also as a TOML file of one's own; record is a
-    line of a file that validate reads.
+    plan, explain, check, comparison (explain of two plans), sweep, timeline, validate and calibration are outputs; job
+    is the job file; model, gpu, cluster and training are the specifications as the outputs repeat them, model and
+    cluster also as a TOML file of one's own; record is a line of a file that validate and calibrate read.
     """
     from ppadvisor.report.json_ import dump_json
 

@@ -12,6 +12,7 @@ from ppadvisor import frameworks
 from ppadvisor.cli.request import MODEL_INPUTS, MODEL_SWITCHES, PIN_INPUTS, flag_of
 from ppadvisor.errors import InputError, unknown_name
 from ppadvisor.search.pins import Pins
+from ppadvisor.specs.assumptions import GIVEN
 from ppadvisor.specs.cluster import ClusterSpec, GpuSpec
 from ppadvisor.specs.load import load_cluster, load_gpu, load_model
 from ppadvisor.specs.model import ModelSpec, MoeSpec
@@ -21,7 +22,6 @@ from ppadvisor.specs.validation import validate
 DEFAULT_FRAMEWORK = "megatron"
 FALLBACK_FRAMEWORK = "generic"
 
-GIVEN = "given by the user"
 OWN_GPUS_PER_NODE = 8
 
 GPU_GIVEN = {
@@ -200,6 +200,7 @@ def _training(values: Mapping[str, Any], cluster: ClusterSpec, pins: Pins) -> Tr
     seq = _required(values, "seq_len")
     batch = values.get("global_batch")
     renamed = {
+        "stack": "stack",
         "precision": "precision",
         "optimizer": "optimizer",
         "grad_precision": "gradient_precision",

@@ -10,18 +10,22 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ppadvisor.engine.collectives import all_gather_s, all_reduce_s, all_to_all_s
+from ppadvisor.engine.collectives import Number, all_gather_s, all_reduce_s, all_to_all_s
 from ppadvisor.engine.compute import Pass
-from ppadvisor.engine.inputs import FloatArray, PlanInputs
+from ppadvisor.engine.inputs import FloatArray, PlanInputs, beside_stages
+from ppadvisor.engine.parameters import layer_weights
 from ppadvisor.specs.model import LayerKind
+
+IN_ONE_TENSOR = ("key", "value", "key_bias", "value_bias")
+"""Of attention, what trainers keep in one tensor with the query's."""
 
 
 @dataclass(frozen=True)
 class Links:
-    """Usable bandwidth, bytes/s per GPU and direction."""
+    """Usable bandwidth, bytes/s per GPU and direction: a number, or one a plan where efficiencies are drawn."""
 
-    intra: float
-    inter: float
+    intra: Number
+    inter: Number
 
     @staticmethod
     def of(inputs: PlanInputs) -> Links:
@@ -33,7 +37,7 @@ class Links:
 
     def for_span(self, span: FloatArray, gpus_per_node: int) -> FloatArray:
         """Bandwidth of a group whose ranks lie within `span` consecutive ranks."""
-        return np.where(span <= gpus_per_node, self.intra, min(self.inter, self.intra))
+        return np.where(span <= gpus_per_node, self.intra, np.minimum(self.inter, self.intra))
 
 
 def _boundary_elements(inputs: PlanInputs) -> FloatArray:
@@ -146,7 +150,7 @@ def handoffs(inputs: PlanInputs) -> Handoffs:
     assumed, links = problem.assumptions, Links.of(inputs)
     volume = problem.training.activation_bytes * _boundary_elements(inputs) / inputs.sequence_ways
     intra = volume / links.intra + assumed.handoff_latency_s.value
-    inter = volume / min(links.inter, links.intra) + assumed.handoff_latency_s.value
+    inter = volume / np.minimum(links.inter, links.intra) + assumed.handoff_latency_s.value
     # each chunk passes the boundaries between neighbouring ranks; a loop also goes from the last rank back to the first
     share = boundaries_between_nodes(inputs) / np.maximum(plans.pipeline_parallel - 1, 1)
     span = plans.pipeline_parallel * plans.tensor_parallel * plans.context_parallel * plans.data_parallel
@@ -185,10 +189,19 @@ def data_parallel_bytes_per_parameter(inputs: PlanInputs, gradient_bytes: int) -
     Source: Rajbhandari et al. 2020 (arXiv 1910.02054), section 7.
     """
     zero, m = inputs.plans.optimizer_sharding, inputs.plans.num_microbatches.astype(np.float64)
-    once = inputs.problem.framework.accumulates_whole_gradients
-    reductions = np.where((zero >= 2) & (not once), m, 1.0) * np.where(zero == 0, 2.0, 1.0)
+    # a pipeline's backwards follow each other too closely to reduce between them
+    once = inputs.problem.framework.accumulates_whole_gradients | (inputs.plans.pipeline_parallel > 1)
+    reductions = np.where((zero >= 2) & ~once, m, 1.0) * np.where(zero == 0, 2.0, 1.0) * gradient_bytes
+    if inputs.problem.framework.reduces_at_the_end:
+        reductions = np.full(len(inputs.plans), 2 * 4.0)
     gathers = np.where(zero == 0, 0.0, np.where(zero >= 3, 2 * m, 1.0))
-    return np.asarray(reductions * gradient_bytes + gathers * inputs.problem.training.weight_bytes)
+    return np.asarray(reductions + gathers * inputs.problem.training.weight_bytes)
+
+
+def data_parallel_overlap(inputs: PlanInputs) -> Number:
+    """Share of the data-parallel traffic that hides under compute."""
+    framework, assumed = inputs.problem.framework, inputs.problem.assumptions
+    return 0.0 if framework.reduces_at_the_end else assumed.data_parallel_overlap.value
 
 
 def data_parallel_s(inputs: PlanInputs, gradient_bytes: int) -> FloatArray:
@@ -200,7 +213,7 @@ def data_parallel_s(inputs: PlanInputs, gradient_bytes: int) -> FloatArray:
     dense, expert = inputs.parameters
     volume = data_parallel_bytes_per_parameter(inputs, gradient_bytes)[:, None]
     stride = inputs.plans.tensor_parallel.astype(np.float64)
-    latency = assumed.collective_latency_s.value
+    latency = beside_stages(assumed.collective_latency_s.value)
     total = np.zeros_like(dense)
     for parameters, ranks, step in (
         (dense, inputs.sharding_ways, stride),
@@ -209,7 +222,30 @@ def data_parallel_s(inputs: PlanInputs, gradient_bytes: int) -> FloatArray:
         bandwidth = group_bandwidth(inputs, ranks, step)[:, None]
         # a model without experts starts no collective for them
         total = total + all_gather_s(volume * parameters, ranks[:, None], bandwidth, latency) * (parameters > 0)
-    return (1 - assumed.data_parallel_overlap.value) * total
+    exposed = (1 - beside_stages(data_parallel_overlap(inputs))) * total
+    return np.asarray(exposed + gathered_pieces(inputs) * beside_stages(assumed.gather_piece_s.value))
+
+
+def gathered_pieces(inputs: PlanInputs) -> FloatArray:
+    """Pieces, one a rank and tensor, that ZeRO-3 handles a step, (plans, stages).
+
+    Each matrix is gathered for the forward, again for the backward and again where that repeats the forward; each
+    tensor's gradient is reduced. Biases and norms are too small to be divided (DeepSpeed's
+    stage3_param_persistence_threshold). Source: DeepSpeed runtime/zero/partition_parameters.py.
+    """
+    plans, model = inputs.plans, inputs.problem.model
+    rows = plans.optimizer_sharding >= 3
+    if not rows.any():
+        return np.zeros(inputs.stages.count.shape)
+    gathers = 2.0 + plans.recomputed_fully()
+    pieces = np.zeros(inputs.stages.count.shape)
+    for index, kind in enumerate(inputs.kinds):
+        weights = [weight for weight in layer_weights(model, kind) if weight.name not in IN_ONE_TENSOR]
+        matrices = sum(weight.is_matrix for weight in weights)
+        biases_of_norms = model.norms_per_layer * (model.normalization == "layernorm")
+        each = gathers * matrices + len(weights) + biases_of_norms
+        pieces += inputs.stages.layers[:, :, index] * each[:, None]
+    return np.asarray(pieces * (rows * plans.num_microbatches * inputs.sharding_ways)[:, None])
 
 
 def tied_embedding_s(inputs: PlanInputs) -> FloatArray:

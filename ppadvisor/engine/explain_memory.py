@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import numpy as np
-
 from ppadvisor.engine.explain_stage import StageView, Worded
 from ppadvisor.engine.expressions import Formula
+from ppadvisor.engine.layer_work import half_that_needs_more, halves_in_work, repeated_by_half, work_by_half
 from ppadvisor.engine.memory import BETWEEN_STEPS, TERMS, communicator_groups
-from ppadvisor.engine.memory_activations import receive_buffers, waiting_per_layer, work_by_half
+from ppadvisor.engine.memory_activations import receive_buffers, waiting_per_layer
 from ppadvisor.engine.memory_states import (
     autograd_gradients_alive,
     distinct_matrix_parameters,
@@ -23,7 +22,7 @@ from ppadvisor.engine.memory_states import (
     weight_bytes_per_parameter,
     whole_gradients_bytes,
 )
-from ppadvisor.engine.recomputation import group_layers, layer_input_bytes, repeated_halves, saved_per_layer
+from ppadvisor.engine.recomputation import group_layers, layer_input_bytes, saved_per_layer
 from ppadvisor.specs.assumptions import Assumption
 from ppadvisor.specs.recomputation import FULL
 
@@ -199,10 +198,11 @@ def _recomputed_layer(view: StageView) -> Formula:
     source = f"the layer in work, its forward repeated; Chen et al. 2016, arXiv 1604.06174; {KORTHIKANTI}, section 5"
     at_work = view.memory.moment == "layer_backward"
     if choice.kind != "full":
-        halves = repeated_halves(inputs, choice)
-        kind = view.largest_kind(np.maximum(*halves))
-        values = {"Q_f": float(halves[0][0, kind]), "Q_a": float(halves[1][0, kind])}
-        return view.plan.formula("max(Q_f, Q_a)", source, values, alive=at_work and max(values.values()) > 0)
+        of_kind = inputs.kinds[view.largest_kind(halves_in_work(inputs)[0])]
+        made = repeated_by_half(inputs, of_kind, choice)
+        half = int(half_that_needs_more(made, work_by_half(inputs, of_kind, choice))[0])
+        values, name = {"Q_f": float(made[0][0]), "Q_a": float(made[1][0])}, ("Q_f", "Q_a")[half]
+        return view.plan.formula(name, source, values, alive=at_work and values[name] > 0)
     kind = view.largest_kind(view.whole_layers)
     whole, group = view.plan.symbol("A", kind), view.of_stage(group_layers(inputs))
     text = f"{whole} - I" if group == 1 else f"g * {whole} - I"
@@ -213,17 +213,20 @@ def _recomputed_layer(view: StageView) -> Formula:
 def _layer_backward_work(view: StageView) -> Formula:
     plan = view.plan
     problem, inputs = plan.problem, plan.inputs
-    halves = [work_by_half(inputs, kind) for kind in inputs.kinds]
-    kind = view.largest_kind(np.array([[float(np.maximum(*of_kind)[0]) for of_kind in halves]]))
-    early, late = (float(half[0]) for half in halves[kind])
-    work = problem.framework.backward_work(problem.model, problem.training, inputs.kinds[kind])
-    tensors = [t for t in work if t.attention_share != (1 if early >= late else 0) and inputs.tensor_bytes((t,))[0] > 0]
+    kind = inputs.kinds[view.largest_kind(halves_in_work(inputs)[1])]
+    choice = plan.estimate.plan.recomputation
+    halves = work_by_half(inputs, kind, choice)
+    attention = int(half_that_needs_more(repeated_by_half(inputs, kind, choice), halves)[0])
+    work = problem.framework.backward_work(problem.model, problem.training, kind)
+    tensors = [t for t in work if t.attention_share != 1 - attention and inputs.tensor_bytes((t,))[0] > 0]
     text = " + ".join(plan.tensor(t) for t in tensors)
     whole = sum(float(inputs.tensor_bytes((t,))[0]) for t in tensors)
     source = f"own count of what a layer's backward holds: {', '.join(t.name for t in tensors)}"
-    if late > early:
+    if attention:
         text, source = f"{text} - freed", f"{source}; freed: what the feed-forward had saved"
-    return plan.formula(text, source, {"freed": whole - late}, alive=view.memory.moment == "layer_backward")
+    return plan.formula(
+        text, source, {"freed": whole - float(halves[1][0])}, alive=view.memory.moment == "layer_backward"
+    )
 
 
 def _head_activations(view: StageView) -> Formula:
@@ -238,6 +241,20 @@ def _head_activations(view: StageView) -> Formula:
     text = f"{norm} + max({kept or 'k'} - 1, 0) * {loss.saved_bytes} * T * {view.plan.logits}{times}"
     source = f"final norm's input and output; {loss.saved_bytes} bytes a kept logit; {KORTHIKANTI}, section 4.3"
     return view.plan.formula(view.shared(text), source, values, alive=bool(kept))
+
+
+def _spread_head(view: StageView) -> Formula:
+    plan, schedule, moment = view.plan, view.plan.schedule, view.memory.moment
+    hidden = f"T * h{plan.over_sequence}"
+    in_head = moment in ("loss", "head_backward")
+    text = f"{schedule.head_buffers[1 if in_head else 0]} * {hidden}"
+    text += "" if in_head else f" + 4 * T * {plan.logits} / p"
+    values: dict[str, float] = {}
+    if view.stage == 0:
+        kept, values = view.kept(view.chunks)
+        text += f" + {kept or 0} * {plan.element + plan.problem.training.dropout} * {hidden}"
+    source = f"own count of {schedule.title}: its buffers, the softmax, embeddings in flight on the first rank"
+    return plan.formula(text, source, values, alive=schedule.spreads_head and view.in_pipeline)
 
 
 def _logits(view: StageView) -> Formula:
@@ -357,6 +374,7 @@ MEMORY_FORMULAS: dict[str, Callable[[StageView], Formula]] = {
     "recomputed_layer": _recomputed_layer,
     "layer_backward_work": _layer_backward_work,
     "head_activations": _head_activations,
+    "spread_head": _spread_head,
     "logits": _logits,
     "output_weight_gradient": _output_weight_gradient,
     "embedding_gradient": _embedding_gradient,

@@ -6,6 +6,7 @@ import re
 
 SCHEDULE_SYMBOLS: dict[str, str] = {
     "N": "micro-batches that pass a chunk before the rank turns to the next one",
+    "N_last": "micro-batches of the last group that passes a chunk together",
     "half": "half of the micro-batches, rounded down",
     "limit": "micro-batches that the schedule lets a rank hold",
     "idle": "chunk actions for which each rank waits where forward, input and weight gradient take as long",
@@ -78,6 +79,8 @@ SYMBOLS: dict[str, str] = {
     "latency": "seconds of a collective's start (assumption collective_latency_s)",
     "o_cp": "share of the key/value exchange that hides (assumption context_parallel_overlap)",
     "o_dp": "share of the data-parallel traffic that hides (assumption data_parallel_overlap)",
+    "pieces": "pieces, one a rank and tensor, that ZeRO-3 gathers and reduces in a step",
+    "t_piece": "seconds of CPU time for a piece (assumption gather_piece_s)",
     "W_tp": "usable bandwidth of the tensor-parallel group, bytes/s",
     "W_cp": "usable bandwidth of the context-parallel group, bytes/s",
     "W_dp": "usable bandwidth of the data-parallel group, bytes/s",

@@ -12,7 +12,9 @@ import numpy as np
 from ppadvisor.engine.communication import (
     Links,
     data_parallel_bytes_per_parameter,
+    data_parallel_overlap,
     data_parallel_s,
+    gathered_pieces,
     group_bandwidth,
     key_value_width,
     tensor_parallel_bandwidth,
@@ -156,7 +158,7 @@ def _data_parallel(view: PlanView) -> Formula:
     stride = inputs.plans.tensor_parallel.astype(np.float64)
     expert_stride = inputs.expert_ways.astype(np.float64)
     values: dict[str, float] = {
-        "o_dp": assumed.data_parallel_overlap.value,
+        "o_dp": float(data_parallel_overlap(inputs)),
         "latency": assumed.collective_latency_s.value,
         "u": float(data_parallel_bytes_per_parameter(inputs, gradient)[0]),
         "P": float(inputs.parameters[0][0, stage]),
@@ -170,8 +172,10 @@ def _data_parallel(view: PlanView) -> Formula:
     if values["E"] > 0 and inputs.expert_sharding_ways[0] > 1:
         parts.append("(z_e - 1) / z_e * u * E / W_edp + latency")
     text = f"(1 - o_dp) * ({' + '.join(parts)})" if parts else ""
+    values |= {"pieces": float(gathered_pieces(inputs)[0, stage]), "t_piece": assumed.gather_piece_s.value}
+    in_pieces = "pieces * t_piece" if values["pieces"] * values["t_piece"] > 0 else ""
     tied, tied_values = _tied_embedding(view)
-    text = " + ".join(part for part in (text, tied) if part)
+    text = " + ".join(part for part in (text, in_pieces, tied) if part)
     source = f"the slowest stage, {stage}: gradients reduced, weights gathered; {ZERO}, section 7"
     return view.formula(text or DATA_PARALLEL, source, {**values, **tied_values}, alive=bool(text))
 

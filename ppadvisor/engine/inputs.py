@@ -28,6 +28,11 @@ from ppadvisor.specs.plan import PlanTable
 FloatArray = NDArray[np.float64]
 
 
+def beside_stages(assumed: float | FloatArray) -> FloatArray:
+    """An assumption in a formula of shape (plans, stages): a number stays one, one a plan becomes a column."""
+    return np.asarray(assumed)[..., None]
+
+
 @lru_cache(maxsize=4096)
 def layout_of(schedule_id: str, split: Split, virtual_stages: int) -> Layout:
     """Which rank of a schedule's pipeline holds which stages of a split."""

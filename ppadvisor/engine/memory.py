@@ -15,17 +15,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ppadvisor.engine.inputs import FloatArray, PlanInputs
+from ppadvisor.engine.layer_work import layer_backward_work_bytes, recomputed_layer_bytes
 from ppadvisor.engine.memory_activations import (
     embedding_activations_bytes,
     embedding_gradient_bytes,
     handoff_buffers_bytes,
     head_activations_bytes,
-    layer_backward_work_bytes,
     logits_bytes,
     output_weight_gradient_bytes,
-    recomputed_layer_bytes,
     saved_activations_bytes,
     sent_outputs_bytes,
+    spread_head_bytes,
     waiting_activations_bytes,
     waiting_head_bytes,
 )
@@ -42,8 +42,9 @@ from ppadvisor.engine.memory_states import (
     weights_bytes,
     whole_gradients_bytes,
 )
-from ppadvisor.engine.recomputation import recomputed_share
+from ppadvisor.engine.recomputation import drops, group_layers, recomputed_share, rows_by_choice
 from ppadvisor.specs.assumptions import Assumption
+from ppadvisor.specs.recomputation import NONE, Recomputation
 
 TERMS: tuple[tuple[str, Callable[[PlanInputs], FloatArray]], ...] = (
     ("weights", weights_bytes),
@@ -63,6 +64,7 @@ TERMS: tuple[tuple[str, Callable[[PlanInputs], FloatArray]], ...] = (
     ("recomputed_layer", recomputed_layer_bytes),
     ("layer_backward_work", layer_backward_work_bytes),
     ("head_activations", head_activations_bytes),
+    ("spread_head", spread_head_bytes),
     ("logits", logits_bytes),
     ("output_weight_gradient", output_weight_gradient_bytes),
     ("embedding_gradient", embedding_gradient_bytes),
@@ -144,24 +146,30 @@ def together(ranges: Mapping[str, FloatArray]) -> FloatArray:
 
 
 def _dispatched_bytes(inputs: PlanInputs) -> FloatArray:
-    """The part of the stash that grows with unbalanced routing, (plans, stages)."""
-    problem = inputs.problem
-    if problem.model.moe is None:
+    """What grows with unbalanced routing, (plans, stages): dispatched tokens in the stash and in the layer in work."""
+    if inputs.problem.model.moe is None:
         return np.zeros(inputs.stages.count.shape)
-    kept = 1.0 - recomputed_share(inputs)
+    whole = _dispatched_per_layer(inputs, NONE)
+    kept = whole.copy()
+    for choice, rows in rows_by_choice(inputs):
+        kept[rows] = _dispatched_per_layer(inputs, choice)[rows]
+    full = inputs.plans.recomputed_fully()[:, None]
+    again = np.where(full, inputs.largest_layer(whole) * group_layers(inputs), inputs.largest_layer(whole - kept))
+    stash = (inputs.per_chunk(kept) * (1.0 - recomputed_share(inputs)) * inputs.chunk_in_flight).sum(axis=2)
+    # what waits for its weight gradient is whole, recomputed where it had to be
+    waiting = 0.0 if inputs.chunks_waiting is None else (inputs.per_chunk(whole) * inputs.chunks_waiting).sum(axis=2)
+    return np.asarray(stash + again + waiting)
+
+
+def _dispatched_per_layer(inputs: PlanInputs, choice: Recomputation) -> FloatArray:
+    """Bytes of the tensors of dispatched tokens that a layer keeps under a selective recomputation, (plans, kinds)."""
+    problem = inputs.problem
     per_kind = []
     for kind in inputs.kinds:
         tensors = problem.framework.saved_tensors(problem.model, problem.training, kind)
-        dispatched = tuple(t for t in tensors if t.spread.name.startswith("EXPERT"))
-        per_kind.append(inputs.tensor_bytes(dispatched))
-    one = np.stack(per_kind, axis=-1)
-    # under full recomputation only the layer in work holds its dispatched tokens
-    of_chunk = inputs.per_chunk(one)
-    in_work = np.where(inputs.plans.recomputed_fully()[:, None], inputs.largest_layer(one), 0.0)
-    stash = (kept * of_chunk * inputs.chunk_in_flight).sum(axis=2) + in_work
-    # what waits for its weight gradient is whole, recomputed where it had to be
-    waiting = 0.0 if inputs.chunks_waiting is None else (of_chunk * inputs.chunks_waiting).sum(axis=2)
-    return np.asarray(stash + waiting)
+        routed = (t for t in tensors if t.spread.name.startswith("EXPERT") and not drops(choice, t))
+        per_kind.append(inputs.tensor_bytes(tuple(routed)))
+    return np.stack(per_kind, axis=-1)
 
 
 def communicator_groups(inputs: PlanInputs) -> FloatArray:

@@ -6,8 +6,7 @@ import numpy as np
 
 from ppadvisor.engine.inputs import FloatArray, PlanInputs
 from ppadvisor.engine.memory_axes import STASH_AT, at_moments, by_chunk, by_plan, by_stage
-from ppadvisor.engine.recomputation import repeated_at_once, saved_per_chunk
-from ppadvisor.specs.model import LayerKind
+from ppadvisor.engine.recomputation import layer_input_bytes, saved_per_chunk
 
 
 def in_flight_at(inputs: PlanInputs) -> FloatArray:
@@ -80,34 +79,6 @@ def embedding_activations_bytes(inputs: PlanInputs) -> FloatArray:
     return by_plan(one) * by_chunk(inputs.stages.chunk_embedding) * in_flight_at(inputs)
 
 
-def recomputed_layer_bytes(inputs: PlanInputs) -> FloatArray:
-    """The layer in work under recomputation: what it keeps once its forward has been repeated.
-
-    Of selective recomputation the larger half: the feed-forward's is freed before attention's is made.
-    """
-    return by_stage(repeated_at_once(inputs)) * at_moments(layer_backward=1)
-
-
-def layer_backward_work_bytes(inputs: PlanInputs) -> FloatArray:
-    """Gradients and gathered inputs alive in the backward of one layer, in whichever half they need more.
-
-    When attention's backward comes, what the layer's feed-forward had saved is freed: so much less is needed there.
-    """
-    per_kind = np.stack([np.maximum(*work_by_half(inputs, kind)) for kind in inputs.kinds], axis=-1)
-    return by_stage(inputs.largest_layer(per_kind)) * at_moments(layer_backward=1)
-
-
-def work_by_half(inputs: PlanInputs, kind: LayerKind) -> tuple[FloatArray, FloatArray]:
-    """(feed-forward's, attention's less what the former had freed) bytes in work in one layer's backward, (plans,)."""
-    problem = inputs.problem
-    work = problem.framework.backward_work(problem.model, problem.training, kind)
-    saved = problem.framework.saved_tensors(problem.model, problem.training, kind)
-    freed = sum(((1 - t.attention_share) * inputs.tensor_bytes((t,)) for t in saved), np.zeros(len(inputs.plans)))
-    early = inputs.tensor_bytes(tuple(t for t in work if t.attention_share < 1))
-    late = inputs.tensor_bytes(tuple(t for t in work if t.attention_share > 0))
-    return early, late - freed
-
-
 def head_activations_bytes(inputs: PlanInputs) -> FloatArray:
     """Input and output of the final norm and what the loss keeps, of every micro-batch in flight on the last stage.
 
@@ -142,6 +113,31 @@ def logits_bytes(inputs: PlanInputs) -> FloatArray:
     return (at + by_plan(gathered) * at_moments(loss=1, head_backward=1)) * by_stage(inputs.stages.has_head)
 
 
+def spread_head_bytes(inputs: PlanInputs) -> FloatArray:
+    """Vocabulary parallelism: what every rank keeps for its share of the head, and the first one of the embedding.
+
+    T h times the schedule's buffers; 4 bytes of each of its T V / (t p) logits between the two steps of the head; on
+    the first rank the reduced embedding of each micro-batch in flight, beside the sum with the positions, 2 T h, with
+    its dropout mask. Source: sail-sg/VocabularyParallelism (commit 6191c3bf), vocab_parallel_schedule.py:270-311, :837,
+    vocab_output.py:100-344, counted over its own order of work; about 1 % of the peak is still missing.
+    """
+    rates = np.zeros((len(inputs.plans), 2))
+    spread = np.zeros(len(inputs.plans))
+    for schedule, rows in inputs.rows_by_schedule():
+        rates[rows], spread[rows] = schedule.head_buffers, schedule.spreads_head
+    if not spread.any():
+        return np.zeros((1, 1, 1, 1))
+    problem, plans = inputs.problem, inputs.plans
+    hidden = inputs.tokens * problem.model.hidden_size / inputs.sequence_ways
+    logits = 4 * inputs.tokens * inputs.logits_per_token / plans.pipeline_parallel * spread
+    buffers = by_plan(hidden * rates[:, 0] + logits) * at_moments(layer_backward=1, embedding_backward=1)
+    buffers = buffers + by_plan(hidden * rates[:, 1]) * at_moments(loss=1, head_backward=1)
+    element = problem.training.activation_bytes + (1 if problem.training.dropout else 0)
+    first = by_stage((inputs.stages.first_stage == 0).astype(np.float64)) * by_plan(element * hidden * spread)
+    real = by_stage((inputs.stages.count > 0).astype(np.float64))
+    return np.asarray(real * buffers + (first * in_flight_at(inputs)).sum(axis=2, keepdims=True))
+
+
 def output_weight_gradient_bytes(inputs: PlanInputs) -> FloatArray:
     """The output layer's gradient, in the weight's precision, before it is accumulated where no buffer is kept."""
     if inputs.problem.framework.dummy_weight_gradients:
@@ -158,17 +154,11 @@ def embedding_gradient_bytes(inputs: PlanInputs) -> FloatArray:
     return by_plan(table) * by_stage(inputs.stages.has_embedding) * at_moments(embedding_backward=1)
 
 
-def _boundary_bytes(inputs: PlanInputs) -> FloatArray:
-    """One tensor between two stages: s b h / (c x), x = t with sequence parallelism. (plans,)"""
-    training = inputs.problem.training
-    return training.activation_bytes * inputs.problem.model.hidden_size * inputs.tokens / inputs.sequence_ways
-
-
 def _kept_boundary_bytes(inputs: PlanInputs) -> FloatArray:
     """What a rank keeps of one tensor between two stages. (plans,)"""
     if inputs.problem.framework.partitions_boundaries and not inputs.problem.training.sequence_parallel:
-        return _boundary_bytes(inputs) / inputs.plans.tensor_parallel
-    return _boundary_bytes(inputs)
+        return layer_input_bytes(inputs) / inputs.plans.tensor_parallel
+    return layer_input_bytes(inputs)
 
 
 def receive_buffers(inputs: PlanInputs) -> FloatArray:

@@ -111,11 +111,11 @@ def step_blocks_bytes(inputs: PlanInputs, buckets: float) -> FloatArray:
     """Flat copies of gradients at their reduction and at the step, (plans, stages): too large for freed activations.
 
     16-bit gradients: the rank's share in 16 bit, 2 P / d c, and the larger of the flattened buckets that are being
-    reduced, 2 min(P, n max(bucket, V h / t)), and the overflow check of the largest, 8 min(V h / t, P / d c). fp32 ones
-    beside 16-bit weights: their copy in 16 bit, 2 P, and one tensor's in fp32, 4 V h / t. Nothing where the framework
-    has no buckets. Source: DeepSpeed runtime/zero/stage_1_and_2.py:810, :1209-1212, :1532, :1694-1705 (commit
-    8eef742f0); runtime/bf16_optimizer.py:285, runtime/engine.py:712-719 (commit 77b649d16). That they come on top of
-    the activations, not in their place, is seen in a replay of torch's allocator.
+    reduced, 2 min(P, n max(bucket, V h / t)), and the largest tensor in fp64 for its norm, 8 min(V h / t, P / d c).
+    fp32 ones beside 16-bit weights: their copy in 16 bit, 2 P, and one tensor's in fp32, 4 V h / t. Nothing where the
+    framework has no buckets. Source: DeepSpeed runtime/zero/stage_1_and_2.py:810, :1209-1212, :1532, :1694-1705 (commit
+    8eef742f0); runtime/bf16_optimizer.py:285, runtime/engine.py:712-719 (commit 77b649d16). Counted on top of the
+    activations, not in their place: blocks as large as these do not fit into what freed activations leave.
     """
     bucket = inputs.problem.framework.reduction_bucket_elements
     if not bucket:

@@ -15,7 +15,7 @@ from ppadvisor.engine.memory_activations import waiting_per_layer
 from ppadvisor.engine.partition import stage_ranks
 from ppadvisor.engine.problem import Problem
 from ppadvisor.engine.recomputation import saved_per_chunk
-from ppadvisor.engine.stash import held_at_peak
+from ppadvisor.engine.stash import held_at_peak, share_in_work
 from ppadvisor.engine.step_time import StageTimes, pipeline_s, stage_times, totals_of
 from ppadvisor.engine.tables import table_of
 from ppadvisor.schedules.base import RankOrder, Schedule
@@ -127,7 +127,10 @@ def _in_flight(timed: Pipeline, orders: Sequence[RankOrder]) -> tuple[FloatArray
     saved = saved_per_chunk(inputs)[0]
     waiting = inputs.per_chunk(waiting_per_layer(inputs))[0]
     # a rank without layers still holds something for each micro-batch: ties go to the first most
-    alive, later = held_at_peak(orders, saved + 1.0, waiting + 1.0)
+    in_work = np.zeros_like(saved)
+    if inputs.problem.framework.frees_in_input_gradient:
+        in_work = share_in_work(inputs.stages.chunk_layers.sum(axis=3)[0], saved, waiting)
+    alive, later = held_at_peak(orders, saved + 1.0, waiting + 1.0, in_work)
     return alive[None], later[None]
 
 

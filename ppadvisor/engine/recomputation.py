@@ -101,38 +101,7 @@ def saved_per_chunk(inputs: PlanInputs) -> FloatArray:
     return np.where(full[:, None, None], whole + layer_input_bytes(inputs)[:, None, None] * kept_inputs(inputs), plain)
 
 
-def repeated_halves(inputs: PlanInputs, choice: Recomputation) -> tuple[FloatArray, FloatArray]:
-    """(feed-forward, attention) bytes of a layer that selective recomputation makes again, (plans, kinds) each."""
-    problem = inputs.problem
-    early: list[FloatArray] = []
-    late: list[FloatArray] = []
-    for kind in inputs.kinds:
-        tensors = problem.framework.saved_tensors(problem.model, problem.training, kind)
-        dropped = [t for t in tensors if drops(choice, t)]
-        each = [inputs.tensor_bytes((t,)) for t in dropped]
-        none = np.zeros(len(inputs.plans))
-        attention = sum((t.attention_share * size for t, size in zip(dropped, each, strict=True)), none)
-        early.append(sum(each, none) - attention)
-        late.append(attention)
-    return np.stack(early, axis=-1), np.stack(late, axis=-1)
-
-
 def group_layers(inputs: PlanInputs) -> FloatArray:
     """Layers that are recomputed in one go, (plans, stages): the group of `uniform`, one of `block`."""
     layers, period = _layers_and_period(inputs)
     return np.asarray(np.minimum(layers, period).max(axis=2))
-
-
-def repeated_at_once(inputs: PlanInputs) -> FloatArray:
-    """Bytes that are made again and alive together in the backward of a layer, or group of layers, (plans, stages)."""
-    result = np.zeros(inputs.stages.count.shape)
-    full = inputs.plans.recomputed_fully()
-    if full.any():
-        group = inputs.largest_layer(layer_saved(inputs)) * group_layers(inputs)
-        kept = (layer_input_bytes(inputs)[:, None]) * (group_layers(inputs) > 0)
-        result = np.where(full[:, None], np.maximum(group - kept, 0.0), 0.0)
-    for choice, rows in rows_by_choice(inputs):
-        if choice.kind == "selective":
-            halves = np.maximum(*repeated_halves(inputs, choice))
-            result[rows] = inputs.largest_layer(halves)[rows]
-    return result

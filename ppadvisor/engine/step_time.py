@@ -21,7 +21,7 @@ from ppadvisor.engine.communication import (
     tied_embedding_s,
 )
 from ppadvisor.engine.compute import Pass, embedding_compute, head_compute, layer_compute
-from ppadvisor.engine.inputs import FloatArray, PlanInputs
+from ppadvisor.engine.inputs import FloatArray, PlanInputs, beside_stages
 from ppadvisor.engine.memory_states import (
     gradient_bytes_per_parameter,
     main_gradient_bytes_per_parameter,
@@ -183,7 +183,7 @@ def optimizer_s(inputs: PlanInputs) -> FloatArray:
     moved = own * (2 * states + gradient_bytes_per_parameter(inputs) + inputs.problem.training.weight_bytes)
     # clearing the gradients touches all of them
     moved = moved + gradient_bytes_per_parameter(inputs) * (dense + expert)
-    return moved / (gpu.hbm_bandwidth_bytes_per_s * assumed.hbm_efficiency.value)
+    return moved / (gpu.hbm_bandwidth_bytes_per_s * beside_stages(assumed.hbm_efficiency.value))
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,7 @@ def plan_of(plans: PlanTable, row: int) -> PlanSpec:
 
 
 def _group_size(schedule: str, sizes: dict[str, int]) -> int | None:
-    """N of an interleaved schedule, which is p unless p does not divide m."""
+    """N of an interleaved schedule where it is not p: p does not divide m, or the schedule takes smaller groups."""
     symbols = schedules.get(schedule).formula_symbols
     p = sizes["pipeline_parallel"]
     of_size = (p, sizes["num_microbatches"], sizes["virtual_stages"])

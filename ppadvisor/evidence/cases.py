@@ -13,10 +13,18 @@ from ppadvisor.engine.partition import balanced_split
 from ppadvisor.engine.problem import Problem
 from ppadvisor.engine.tables import layers_of_ranks
 from ppadvisor.errors import InputError, unknown_name
-from ppadvisor.evidence.records import Record, RecordModel, RecordPlan
-from ppadvisor.evidence.trainers import MODULES_IN_NOTES, NOT_MODELLED, SCHEDULE_NAMES, UNKNOWN, Trainer, trainer_of
+from ppadvisor.evidence.records import Record, RecordModel
+from ppadvisor.evidence.trainers import (
+    MODULES_IN_NOTES,
+    NOT_MODELLED,
+    ONE_LAYER_A_CHUNK,
+    SCHEDULE_NAMES,
+    UNKNOWN,
+    Trainer,
+    trainer_of,
+)
 from ppadvisor.specs.cluster import ClusterSpec, GpuSpec
-from ppadvisor.specs.load import load_gpu
+from ppadvisor.specs.load import assumptions_of, load_gpu
 from ppadvisor.specs.model import ModelSpec
 from ppadvisor.specs.plan import PlanSpec
 from ppadvisor.specs.training import OPTIMIZERS, TrainingSpec
@@ -69,8 +77,9 @@ def case_of(record: Record) -> Case:
     plan = _plan(record, trainer, filling)
     training = _training(record, trainer, plan, filling)
     model = _model(record.model, training.sequence_length, filling)
-    problem = Problem(model, _cluster(record, plan, filling), training, frameworks.get(trainer.profile))
-    return Case(record, problem, plan, tuple(filling.taken))
+    cluster, profile = _cluster(record, plan, filling), frameworks.get(trainer.profile)
+    assumed = assumptions_of(cluster, training, profile.stack)
+    return Case(record, Problem(model, cluster, training, profile, assumed), plan, tuple(filling.taken))
 
 
 def _model(model: RecordModel, sequence_length: int, filling: _Filling) -> ModelSpec:
@@ -134,6 +143,7 @@ def _training(record: Record, trainer: Trainer, plan: PlanSpec, filling: _Fillin
         "global_batch_size": given.global_batch_size
         or plan.num_microbatches * plan.micro_batch_size * plan.data_parallel,
         "framework": trainer.profile,
+        "stack": (given.attention == "eager" and trainer.eager_stack) or trainer.stack,
         "precision": precision,
         "optimizer": given.optimizer,
         "gradient_precision": filling.of("training.gradient_precision", given.gradient_precision, of_weights),
@@ -160,7 +170,7 @@ def _loss(record: Record, trainer: Trainer, filling: _Filling) -> str:
 
 def _plan(record: Record, trainer: Trainer, filling: _Filling) -> PlanSpec:
     given = record.plan
-    schedule, v = _schedule(given, filling)
+    schedule, v = _schedule(record, filling)
     p, t, c = given.pipeline_parallel, given.tensor_parallel, given.context_parallel
     gpus = record.cluster.num_gpus
     d = filling.of("plan.data_parallel", given.data_parallel or (gpus and gpus // (p * t * c)), 1)
@@ -170,7 +180,7 @@ def _plan(record: Record, trainer: Trainer, filling: _Filling) -> PlanSpec:
     sharding = _sharding(record, trainer, filling)
     if record.model.moe is not None:
         filling.taken.append("expert_tensor_parallel = 1")
-    chunks = _layers_per_chunk(record, schedule, v, filling)
+    chunks = _layers_per_chunk(record, trainer, schedule, v, filling)
     data = {
         "pipeline_parallel": p,
         "tensor_parallel": t,
@@ -212,8 +222,9 @@ def _sharding(record: Record, trainer: Trainer, filling: _Filling) -> int:
     return filling.of("training.optimizer_sharding", stage, default)
 
 
-def _schedule(plan: RecordPlan, filling: _Filling) -> tuple[str, int]:
+def _schedule(record: Record, filling: _Filling) -> tuple[str, int]:
     """(id of our schedule, v). InputError for what we do not have."""
+    plan = record.plan
     if plan.pipeline_parallel == 1:
         return "none", 1
     likely = "1f1b" if (plan.virtual_stages or 1) == 1 else "interleaved-1f1b"
@@ -224,15 +235,25 @@ def _schedule(plan: RecordPlan, filling: _Filling) -> tuple[str, int]:
         filling.taken.append(f"plan.schedule = {SCHEDULE_NAMES[name]} (for {name})")
         name = SCHEDULE_NAMES[name]
     allowed = schedules.get(name).virtual_stages
-    v = filling.of("plan.virtual_stages", plan.virtual_stages, allowed.default)
+    default = _most_layers(record) if name in ONE_LAYER_A_CHUNK else allowed.default
+    v = filling.of("plan.virtual_stages", plan.virtual_stages, default)
     if not allowed.allows(v):
         raise InputError(f"schedule {name}: got v = {v}; allowed: {allowed}")
     return name, v
 
 
-def _layers_per_chunk(record: Record, schedule: str, v: int, filling: _Filling) -> tuple[int, ...]:
+def _most_layers(record: Record) -> int:
+    """Layers of the rank that has most of them."""
+    p, layers = record.plan.pipeline_parallel, record.plan.layers_per_stage
+    return -(-record.model.num_layers // p) if layers is None else max(layers)
+
+
+def _layers_per_chunk(record: Record, trainer: Trainer, schedule: str, v: int, filling: _Filling) -> tuple[int, ...]:
     """Layers of each virtual stage in model order."""
     p, layers = record.plan.pipeline_parallel, record.plan.layers_per_stage
+    if trainer.divides_modules and v == 1 and p > 1 and (layers is None or max(layers) - min(layers) <= 1):
+        filling.taken.append("plan.layers_per_stage = modules evenly, as the trainer divides them (for layers evenly)")
+        return _modules_evenly(record.model.num_layers, p)
     if layers is None:
         split = balanced_split(record.model.num_layers, p * v)
         if split is None:
@@ -245,6 +266,15 @@ def _layers_per_chunk(record: Record, schedule: str, v: int, filling: _Filling) 
         for stage, size in _spread(layers[rank], held, last=p * v - 1):
             chunks[stage] = size
     return tuple(chunks)
+
+
+def _modules_evenly(num_layers: int, stages: int) -> tuple[int, ...]:
+    """Layers of each stage where embedding, layers, final norm and head are divided evenly, first stages one more."""
+    base, more = divmod(num_layers + 3, stages)
+    sizes = [base + (stage < more) for stage in range(stages)]
+    sizes[0] -= 1
+    sizes[-1] -= 2
+    return tuple(sizes)
 
 
 def _spread(layers: int, stages: Sequence[int], *, last: int) -> list[tuple[int, int]]:

@@ -13,12 +13,14 @@ from ppadvisor.engine.evaluate import VERDICTS, estimate_plan, quick_step_times,
 from ppadvisor.engine.inputs import FloatArray, PlanInputs
 from ppadvisor.engine.memory import ALLOWANCES, BETWEEN_STEPS, MemoryTable, memory_table, together
 from ppadvisor.engine.pipeline import pipeline_of
+from ppadvisor.engine.problem import Problem
 from ppadvisor.engine.results import Verdict
 from ppadvisor.engine.tables import table_of
 from ppadvisor.evidence import KindName
 from ppadvisor.evidence.cases import Case
 from ppadvisor.evidence.records import Scope
 from ppadvisor.evidence.trainers import READ_ON_ONE_NODE
+from ppadvisor.specs.plan import PlanSpec
 
 OUTSIDE_TORCH = ("cuda_context", "communicator_buffers")
 """What the process holds and torch's allocator does not know."""
@@ -54,6 +56,16 @@ def _largest(terms: Mapping[str, float]) -> dict[str, float]:
     return dict(ranked[:LARGEST])
 
 
+def memory_of(problem: Problem, plan: PlanSpec) -> MemoryTable:
+    """Memory of every stage.
+
+    In flight by the closed forms; of a split backward by the order itself, which tells what waits.
+    """
+    if schedules.get(plan.schedule).splits_backward:
+        return memory_table(pipeline_of(problem, plan).inputs, keep_terms=True)
+    return memory_table(PlanInputs.of(problem, table_of(plan), every_stage=True), keep_terms=True)
+
+
 @dataclass(frozen=True)
 class Footprint:
     """Memory of every stage of a case, from which each quantity is taken."""
@@ -62,11 +74,7 @@ class Footprint:
 
     @cached_property
     def table(self) -> MemoryTable:
-        """In flight by the closed forms; of a split backward by the order itself, which tells what waits."""
-        problem, plan = self.case.problem, self.case.plan
-        if schedules.get(plan.schedule).splits_backward:
-            return memory_table(pipeline_of(problem, plan).inputs, keep_terms=True)
-        return memory_table(PlanInputs.of(problem, table_of(plan), every_stage=True), keep_terms=True)
+        return memory_of(self.case.problem, self.case.plan)
 
     def terms(self, quantity: str) -> dict[str, FloatArray]:
         """The terms that the quantity adds up, (stages,) each."""

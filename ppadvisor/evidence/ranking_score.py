@@ -32,32 +32,37 @@ ALONE = "no other plan that ran answers the same question"
 class RuleScore(Result):
     """How well one way of ordering does. What a rule leaves undecided counts half; its choice is then the mean."""
 
-    pairs_right_fraction: float | None
-    """Of the pairs of plans that ran and differ by at least RESOLUTION."""
-    clear_pairs_right_fraction: float | None
-    """Of those that differ by at least CLEAR."""
+    pairs_ordered_fraction: float | None
+    """Of the pairs of plans that ran and differ by at least CLEAR, those in the right order."""
+    near_pairs_ordered_fraction: float | None
+    """Of those that differ by at least RESOLUTION."""
+    kendall_tau: float | None
+    """Right less wrong over all pairs that differ by at least RESOLUTION, mean over the groups."""
     best_fraction: float | None
-    """Of the questions: the first choice is the fastest plan measured, within RESOLUTION (top-1)."""
+    """Of the groups: the first choice is the fastest plan measured, within RESOLUTION (top-1)."""
     mean_regret_fraction: float | None
-    """Measured time of the first choice over that of the fastest plan − 1, where the first choice ran."""
+    """Measured time of the first choice among the plans that ran over that of the fastest − 1: of the order alone."""
     worst_regret_fraction: float | None
-    mean_order_regret_fraction: float | None
-    """The mean regret if every choice were made among the plans that ran: of the order alone."""
+    mean_choice_regret_fraction: float | None
+    """The same of the first choice among the plans that we say fit, where it ran."""
     ran_out: float
-    """First choices that ran out of memory."""
+    """First choices among those that ran out of memory."""
 
 
 class RankScore(RuleScore):
     """Our order (by predicted step time), and simple rules beside it."""
 
     n: int
-    """Questions."""
+    """Groups, as the other kinds call their number."""
+    groups: int
+    """Questions: measured runs of one model, cluster and batch with different plans."""
     plans: int
     """Plans that ran."""
     plans_ran_out: int
     pairs: int
-    """Pairs of plans that ran and differ by at least RESOLUTION."""
-    clear_pairs: int
+    """Pairs of plans that ran and differ by at least CLEAR."""
+    near_pairs: int
+    """By at least RESOLUTION."""
     baselines: dict[str, RuleScore]
 
 
@@ -138,9 +143,18 @@ def _bubble(candidate: Candidate) -> float:
     return float(schedules.get(plan.schedule).bubble_fraction(*sizes)[0])
 
 
+def _tensor_first(candidate: Candidate) -> float:
+    """Tensor parallel up to the node, and beyond it as few stages as there are."""
+    plan, node = candidate.case.plan, candidate.case.problem.cluster.gpus_per_node
+    return plan.pipeline_parallel - 1e6 * min(plan.tensor_parallel, node)
+
+
 BASELINES: dict[str, Callable[[Candidate], float]] = {
     "largest_data_parallel": lambda candidate: -candidate.case.plan.data_parallel,
     "smallest_bubble": _bubble,
+    "most_microbatches_a_stage": lambda one: -one.case.plan.num_microbatches / one.case.plan.pipeline_parallel,
+    "tensor_parallel_to_the_node": _tensor_first,
+    "smallest_model_parallel": lambda one: one.case.plan.pipeline_parallel * one.case.plan.tensor_parallel,
     "random": lambda _: 0.0,
 }
 """Rules that need no model of the step time -> what they put first is lowest."""
@@ -247,27 +261,31 @@ def _row(question: Question, candidates: Sequence[Candidate]) -> RankRow:
 
 
 def _score(rows: Sequence[RankRow]) -> RankScore:
-    pairs, clear = sum(row.pairs for row in rows), sum(row.clear_pairs for row in rows)
     return RankScore(
-        **dict(_rule_score(rows, pairs, clear)),
+        **dict(_rule_score(rows, rows)),
         n=len(rows),
+        groups=len(rows),
         plans=sum(row.plans for row in rows),
         plans_ran_out=sum(row.plans_ran_out for row in rows),
-        pairs=pairs,
-        clear_pairs=clear,
-        baselines={name: _rule_score([row.baselines[name] for row in rows], pairs, clear) for name in BASELINES},
+        pairs=sum(row.clear_pairs for row in rows),
+        near_pairs=sum(row.pairs for row in rows),
+        baselines={name: _rule_score([row.baselines[name] for row in rows], rows) for name in BASELINES},
     )
 
 
-def _rule_score(outcomes: Sequence[Outcome], pairs: int, clear_pairs: int) -> RuleScore:
-    regrets = [one.regret_fraction for one in outcomes if one.regret_fraction is not None]
+def _rule_score(outcomes: Sequence[Outcome], rows: Sequence[RankRow]) -> RuleScore:
+    """Of one way of ordering, whose outcomes are those of the rows."""
+    choices = [one.regret_fraction for one in outcomes if one.regret_fraction is not None]
+    regrets = [one.order_regret_fraction for one in outcomes]
+    taus = [2 * one.pairs_right / row.pairs - 1 for one, row in zip(outcomes, rows, strict=True) if row.pairs]
     return RuleScore(
-        pairs_right_fraction=_share((one.pairs_right for one in outcomes), pairs),
-        clear_pairs_right_fraction=_share((one.clear_pairs_right for one in outcomes), clear_pairs),
+        pairs_ordered_fraction=_share((one.clear_pairs_right for one in outcomes), sum(r.clear_pairs for r in rows)),
+        near_pairs_ordered_fraction=_share((one.pairs_right for one in outcomes), sum(row.pairs for row in rows)),
+        kendall_tau=_share(taus, len(taus)),
         best_fraction=_share((one.best for one in outcomes), len(outcomes)),
         mean_regret_fraction=_share(regrets, len(regrets)),
         worst_regret_fraction=max(regrets, default=None),
-        mean_order_regret_fraction=_share((one.order_regret_fraction for one in outcomes), len(outcomes)),
+        mean_choice_regret_fraction=_share(choices, len(choices)),
         ran_out=sum(one.ran_out for one in outcomes),
     )
 

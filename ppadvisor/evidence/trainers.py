@@ -27,6 +27,12 @@ class Trainer:
     dropout: bool = False
     """Dropout in models of GPT's kind (LayerNorm, no gate)."""
     sequence_parallel: bool = False
+    stack: str | None = None
+    """Software stack; None: the profile's own."""
+    eager_stack: str | None = None
+    """That of runs without flash attention, where it is another one."""
+    divides_modules: bool = False
+    """An even split is one of modules: the embedding, the layers, the final norm and the head, each counted as one."""
     fused_norm: bool = True
     """Norms in one kernel (a record's flag `fused_norm_kernel` says so of a run)."""
     why: str = ""
@@ -39,7 +45,7 @@ class Trainer:
 LEGACY = "Megatron's layers before Transformer Engine, gradients in the weights' precision"
 
 TRAINERS: tuple[Trainer, ...] = (
-    Trainer("megatron", "megatron", dropout=True, sequence_parallel=True, why="the same"),
+    Trainer("megatron", "megatron", dropout=True, sequence_parallel=True, eager_stack="megatron-2021", why="the same"),
     Trainer("megatron-bridge", "megatron", sequence_parallel=True, why="a front end of Megatron-Core"),
     Trainer("nemo", "megatron", sequence_parallel=True, why="a front end of Megatron-Core"),
     Trainer("primus", "megatron", why="Megatron-Core on AMD"),
@@ -49,16 +55,25 @@ TRAINERS: tuple[Trainer, ...] = (
         "native",
         half_gradients=True,
         dropout=True,
+        stack="megatron-2021",
         why="DeepSpeed's pipeline engine around Megatron's layers and its vocabulary-parallel loss",
     ),
     Trainer("vocab-parallel", "zero-bubble", half_gradients=True, dropout=True, why=LEGACY),
     Trainer("zero-bubble", "zero-bubble", half_gradients=True, dropout=True, why="the same"),
     Trainer("pipeoffload", "zero-bubble", half_gradients=True, dropout=True, why=LEGACY),
-    Trainer("deepspeed", "deepspeed", half_gradients=True, dropout=True, why="the same"),
+    Trainer(
+        "deepspeed",
+        "deepspeed",
+        stack="deepspeed-2021",
+        half_gradients=True,
+        dropout=True,
+        why="ZeRO-3 around Megatron-LM's layers",
+    ),
     Trainer("torchtitan", "torchtitan", why="the same"),
-    Trainer("llm-foundry", "torchtitan", why="FSDP around plain torch layers"),
+    Trainer("llm-foundry", "torchtitan", stack="fsdp-2023", why="FSDP around plain torch layers"),
     Trainer("llama3-internal", "torchtitan", why="FSDP, torch layers, its own pipelining"),
-    Trainer("aa-scaling", "scaling", fused_norm=False, why="the same"),
+    # core/nn/parallel_module/pipeline_partitioning.py, pipe_partition_uniform, its default (topology_config.py:72)
+    Trainer("aa-scaling", "scaling", divides_modules=True, fused_norm=False, why="the same"),
     Trainer("internevo", "generic", why="torch layers with ZeRO of its own"),
     Trainer("galvatron", "generic", why="torch layers, Megatron's tensor parallelism, its own pipelining"),
     Trainer("generic", "generic", why="the same"),
@@ -78,9 +93,12 @@ SCHEDULE_NAMES: dict[str, str] = {
 """Schedules that records name differently, or in a variant that we do not tell apart."""
 
 OFFLOADS = "PipeOffload moves activations to the host; offloading is not modelled"
-OWN_ORDER = "PipeOffload's generalised interleaving is not modelled"
 
-NOT_MODELLED: dict[str, str] = {"po-h": OFFLOADS, "po-f": OFFLOADS, "gis": OWN_ORDER, "gis-h": OWN_ORDER}
+NOT_MODELLED: dict[str, str] = {"po-h": OFFLOADS, "po-f": OFFLOADS}
+
+ONE_LAYER_A_CHUNK = ("gis", "gis-h")
+"""Schedules with as many chunks a rank as it has layers, where the record does not say. Source: PipeOffload's script
+examples/pretrain_offload.sh, commit 39f2c186: --num-layers-per-virtual-pipeline-stage 1."""
 
 UNSPECIFIED: dict[str, str] = {
     "zerobubble": "allocated",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 
 from ppadvisor.errors import unknown_name
+from ppadvisor.frameworks.logs import LogFormat
 from ppadvisor.frameworks.profile import FrameworkProfile
 
 FRAMEWORKS: dict[str, str] = {
@@ -18,6 +19,14 @@ FRAMEWORKS: dict[str, str] = {
 
 READERS: dict[str, str] = {"megatron": "ppadvisor.frameworks.megatron.config"}
 """Frameworks whose configuration files are read: each module offers `Given` and `read(path, given)`."""
+LOGS: tuple[str, ...] = ("megatron", "torchtitan", "deepspeed")
+"""Frameworks whose logs are read. First come those that may stand around another's: Megatron's lines are whole where
+DeepSpeed's stand between them."""
+
+
+def log_formats() -> tuple[LogFormat, ...]:
+    """The logs that are read, in the order in which they are recognised."""
+    return tuple(importlib.import_module(f"{FRAMEWORKS[name]}.log").LOG for name in LOGS)
 
 
 def get(framework: str) -> FrameworkProfile:

@@ -103,6 +103,8 @@ class FrameworkProfile:
     title: str
     source: str
     schedules: tuple[str, ...]
+    stack: str
+    """Id of the software stack preset that people run it with."""
     optimizer_sharding: tuple[int, ...]
     """ZeRO stages it offers."""
     default_optimizer_sharding: int
@@ -121,6 +123,8 @@ class FrameworkProfile:
     """Transformer Engine keeps a 16-bit buffer per distinct weight shape for fused gradient accumulation."""
     frees_sent_outputs: bool
     """The stage output is freed after it was sent (else it lives until its backward)."""
+    frees_in_input_gradient: bool = False
+    """A split backward's first part frees a layer's tensors as it goes, as autograd does (torch's own frees none)."""
     groups_made_twice: bool = False
     """Tensor-parallel and data-parallel groups exist a second time, made by another library; so do their buffers."""
     keeps_received_inputs: bool = False
@@ -139,6 +143,8 @@ class FrameworkProfile:
     """The fp32 copy of 16-bit gradients lives from the optimizer's step to the next forward only (else for good)."""
     accumulates_whole_gradients: bool = False
     """From ZeRO-2 on gradients are reduced once a step, so that with several micro-batches they are whole till then."""
+    reduces_at_the_end: bool = False
+    """Gradients are all-reduced in fp32 after the last backward, whatever ZeRO divides, and nothing of it hides."""
     eager_temporaries: bool = False
     """Many short-lived tensors of unlike sizes: what the allocator loses is a share of what comes and goes."""
     recompute_modules: tuple[str, ...] = MODULES

@@ -21,6 +21,8 @@ from ppadvisor.units import (
 BAR_WIDTH = 24
 """Characters of a bar that is the whole step."""
 
+_EIGHTHS = ("", "▏", "▎", "▍", "▌", "▋", "▊", "▉")
+
 _NUMBER = re.compile(r"(?<![\w.])\d+(?:\.\d+)?(?:e[+-]?\d+)?")
 _LONG, _HUGE = 1e4, 1e13
 """Numbers between these are written with commas and without decimals."""
@@ -57,11 +59,21 @@ def _worked(row: Row) -> str:
     return worked(row["formula"], row["substituted"])
 
 
+def bar(share: float, width: int = BAR_WIDTH) -> str:
+    """A bar of `width` characters for a share of 1, to an eighth of one; what is there at all can be seen.
+
+    >>> bar(0.25, 10), bar(0.0001, 10), bar(-0.1, 10)
+    ('██▌', '▏', '')
+    """
+    eighths = max(round(8 * width * share), int(share > 0), 0)
+    return "█" * (eighths // 8) + _EIGHTHS[eighths % 8]
+
+
 def _bar(row: Row) -> str:
-    return "█" * round(BAR_WIDTH * max(float(row["share"]), 0.0))
+    return bar(float(row["share"]))
 
 
-def _fine_gib(size_bytes: float) -> str:
+def fine_gib(size_bytes: float) -> str:
     """GiB with three decimals: the parts of a stage go down to megabytes."""
     return f"{size_bytes / GIB:.3f}"
 
@@ -132,7 +144,7 @@ STAGES = (
     Column("total_bytes", "peak [GiB]", format_gib),
     Column("conservative_bytes", "cautious [GiB]", format_gib),
 )
-TERMS = (TERM, Column("bytes", "GiB", _fine_gib), SHARE, WORKED)
+TERMS = (TERM, Column("bytes", "GiB", fine_gib), SHARE, WORKED)
 CHUNKS = (
     Column("chunk", "chunk"),
     Column("stage", "stage of the model"),

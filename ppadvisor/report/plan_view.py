@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ppadvisor.engine.results import PlanEstimate
 from ppadvisor.report.json_ import dump_json
 from ppadvisor.report.prose import join_blocks, layers_text
 from ppadvisor.report.rows import Column, render_rows
 from ppadvisor.report.split_view import split_lines
-from ppadvisor.search.results import PlanReport, ProblemEcho
+from ppadvisor.search.results import PlanReport, ProblemEcho, RankedPlan
+from ppadvisor.specs.assumptions import CALIBRATED
 from ppadvisor.units import (
     format_bandwidth,
     format_bytes_gib,
@@ -21,6 +21,7 @@ from ppadvisor.units import (
 )
 
 if TYPE_CHECKING:
+    from ppadvisor.search.compare import Comparison
     from ppadvisor.search.explain import PlanExplanation
 
 ONLY_WHERE_USED = (
@@ -34,7 +35,7 @@ ONLY_WHERE_USED = (
 """Columns left out of the table where every plan has the same plain value."""
 
 
-def _seconds(time_s: float) -> str:
+def seconds(time_s: float) -> str:
     """Seconds to four digits: one unit for the whole column."""
     return f"{time_s:#.4g}".rstrip(".")
 
@@ -54,7 +55,9 @@ COLUMNS = (
     Column("schedule", "schedule", justify="left"),
     Column("recompute", "recompute", justify="left"),
     Column("optimizer_sharding", "ZeRO", priority=2),
-    Column("step_time_s", "step [s]", _seconds),
+    Column("step_time_s", "step [s]", seconds),
+    Column("step_time_low_s", "low [s]", seconds, priority=1),
+    Column("step_time_high_s", "high [s]", seconds, priority=1),
     Column("tokens_per_s", "tokens/s", format_tokens_per_s, priority=1),
     Column("model_flops_utilization", "MFU", format_fraction),
     Column("bubble_fraction", "bubble", format_fraction),
@@ -66,7 +69,7 @@ COLUMNS = (
 )
 
 
-def plan_rows(estimates: tuple[PlanEstimate, ...]) -> list[dict[str, Any]]:
+def plan_rows(estimates: tuple[RankedPlan, ...]) -> list[dict[str, Any]]:
     """One row a plan, ranked from 1."""
     keys = [column.key for column in COLUMNS if column.key != "rank"]
     rows = []
@@ -105,7 +108,7 @@ def render_plan(report: PlanReport, format: str, *, width: int, color: bool) -> 
 
 SCHEDULE_COLUMNS = (
     Column("schedule", "schedule", justify="left"),
-    Column("step_time_s", "step [s]", _seconds),
+    Column("step_time_s", "step [s]", seconds),
     Column("of_best", "x best", "{:.3f}".format),
     Column("bubble_fraction", "bubble", format_fraction),
     Column("bubble_in_span_fraction", "in span", format_fraction),
@@ -158,7 +161,7 @@ def header(problem: ProblemEcho, report: PlanReport) -> list[str]:
     return [*about(problem), f"Searched  {searched}"]
 
 
-def about(asked: ProblemEcho | PlanExplanation) -> list[str]:
+def about(asked: ProblemEcho | PlanExplanation | Comparison) -> list[str]:
     """Model, cluster and training run, a line each."""
     model, cluster, training = asked.model, asked.cluster, asked.training
     active = asked.active_parameters
@@ -174,7 +177,15 @@ def about(asked: ProblemEcho | PlanExplanation) -> list[str]:
         f"Training  batch {training.global_batch_size} x {training.sequence_length} tokens = "
         f"{training.tokens_per_step:,} a step; {training.precision}, {training.optimizer}, {training.attention} "
         f"attention{', dropout' if training.dropout else ''}; {training.framework}",
+        *_calibrated(asked),
     ]
+
+
+def _calibrated(asked: ProblemEcho | PlanExplanation | Comparison) -> list[str]:
+    """What was measured on this cluster, where anything was."""
+    measured = [used for used in asked.assumptions if used.provenance == CALIBRATED]
+    values = ", ".join(f"{used.name} {used.value:.4g}" for used in measured)
+    return [f"Calibrated {values}; the other assumptions are defaults or given"] if measured else []
 
 
 SYMBOLS = {

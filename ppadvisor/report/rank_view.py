@@ -23,27 +23,25 @@ def _count(number: float) -> str:
     return f"{number:.1f}".removesuffix(".0")
 
 
-def _rule(key: str, name: str) -> tuple[Column, Column]:
-    return (
-        Column(f"baselines.{key}.clear_pairs_right_fraction", f"{name}: pairs", _whole, priority=1),
-        Column(f"baselines.{key}.mean_regret_fraction", f"{name}: regret", format_fraction, priority=1),
-    )
+def _rule(key: str, name: str) -> Column:
+    return Column(f"baselines.{key}.mean_regret_fraction", f"regret: {name}", format_fraction, priority=1)
 
 
 SCORES = (
     Column("source", "source", justify="left"),
-    Column("n", "n"),
+    Column("groups", "groups"),
     Column("plans", "plans"),
-    Column("pairs_right_fraction", "pairs right", _whole),
-    Column("clear_pairs_right_fraction", "clear pairs", _whole),
+    Column("pairs", "pairs"),
+    Column("pairs_ordered_fraction", "pairs right", _whole),
+    Column("kendall_tau", "tau", lambda tau: f"{tau:+.2f}"),
     Column("best_fraction", "top-1", _whole),
     Column("mean_regret_fraction", "mean regret", format_fraction),
     Column("worst_regret_fraction", "worst regret", format_fraction),
-    Column("ran_out", "OOM", _count),
-    Column("clear_pairs", "n of clear pairs", priority=1),
-    *_rule("largest_data_parallel", "largest d"),
-    *_rule("smallest_bubble", "smallest bubble"),
-    Column("baselines.random.mean_regret_fraction", "random: regret", format_fraction, priority=1),
+    Column("baselines.largest_data_parallel.pairs_ordered_fraction", "pairs: largest d", _whole, priority=1),
+    _rule("largest_data_parallel", "largest d"),
+    _rule("most_microbatches_a_stage", "most m/p"),
+    _rule("tensor_parallel_to_the_node", "t to the node"),
+    _rule("random", "random"),
 )
 
 
@@ -90,12 +88,19 @@ QUESTIONS = (
     Column("question", "of the question", derive=_question, justify="left", priority=1, min_width=18),
 )
 
-EVERY_RULE = ("pairs_right_fraction", "best_fraction", "worst_regret_fraction", "ran_out", "mean_order_regret_fraction")
+EVERY_RULE = (
+    "pairs_ordered_fraction",
+    "near_pairs_ordered_fraction",
+    "best_fraction",
+    "mean_regret_fraction",
+    "worst_regret_fraction",
+    "ran_out",
+)
 CSV_SCORES = (
-    *(column.key for column in SCORES),
-    "pairs",
+    *(column.key for column in SCORES if not column.key.startswith("baselines.")),
+    "near_pairs",
     "plans_ran_out",
-    "mean_order_regret_fraction",
+    "mean_choice_regret_fraction",
     *(f"baselines.{name}.{key}" for name in BASELINES for key in EVERY_RULE),
 )
 CSV_QUESTIONS = (
@@ -135,18 +140,19 @@ def _header(report: Ranking) -> Iterator[str]:
     partial = ", an input unknown or with a caveat (partial)" if report.partial else ""
     label = "" if report.label == ALL else f" labelled {report.label}"
     all_of_them = report.summary
-    yield f"Validate  rank: {all_of_them.n:,} questions (n) of records{label}{partial}"
+    yield f"Validate  rank: {all_of_them.groups:,} groups of records{label}{partial}"
     yield f"Plans     {all_of_them.plans:,} ran, {all_of_them.plans_ran_out:,} ran out of memory"
-    yield "Question  plans for one model, cluster and batch, measured by one source"
-    yield f"Pairs     of plans that ran, {_whole(RESOLUTION)} apart or more; clear: {_whole(CLEAR)} or more"
-    yield "Regret    measured time of the first choice / fastest measured - 1, where it ran"
-    yield "OOM       first choices that ran out; all are made among the plans we say fit"
+    yield "Group     plans for one model, cluster and batch, measured by one source"
+    yield f"Pairs     of plans that ran, {_whole(CLEAR)} apart or more; tau: {_whole(RESOLUTION)} or more"
+    yield "Regret    measured time of the first choice among those that ran / fastest measured - 1"
 
 
 def _known(report: Ranking) -> Iterator[str]:
-    """What the order is worth without the verdicts on memory."""
+    """What the choice is worth with our verdicts on memory in place of the knowledge which plans run."""
     rules = {"our order": report.summary, **report.summary.baselines}
-    regrets = {name: rule.mean_order_regret_fraction for name, rule in rules.items()}
+    regrets = {name: rule.mean_choice_regret_fraction for name, rule in rules.items()}
     each = [f"{name.replace('_', ' ')} {format_fraction(one)}" for name, one in regrets.items() if one is not None]
     if each:
-        yield f"Mean regret if it were known which plans run: {', '.join(each)}"
+        yield f"Mean regret of the first choice among the plans that we say fit: {', '.join(each)}"
+        ran_out = _count(report.summary.ran_out)
+        yield f"Of our {report.summary.groups:,} first choices among them {ran_out} ran out of memory"

@@ -19,6 +19,8 @@ SCHEDULES: Final[dict[str, str]] = {
     "interleaved-1f1b": "interleaved_1f1b",
     "looped-bfs": "looped_bfs",
     "interleaved-zero-bubble": "interleaved_zero_bubble",
+    "gis": "gis",
+    "gis-h": "gis_h",
     "dualpipe": "dualpipe",
     "dualpipev": "dualpipev",
     "chimera": "chimera",

@@ -344,6 +344,9 @@ class Schedule:
     """All m losses are computed before the first backward, so that all their logits are alive at once."""
     spreads_head: bool = False
     """Embedding and head are divided over all ranks."""
+    head_buffers: tuple[int, int] = (0, 0)
+    """Bytes for each element of the hidden state that a rank keeps for a head divided so: in a layer's backward, and in
+    the head's own steps."""
     parameter_copies: int = 1
     """Copies of each stage, on two ranks where 2; a micro-batch passes one of them."""
     asynchronous: bool = False

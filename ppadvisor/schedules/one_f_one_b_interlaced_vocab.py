@@ -132,4 +132,5 @@ SCHEDULE = Schedule(
     pipeline_time_s=pipeline_time_s,
     pipeline_time_bounds_s=pipeline_time_bounds_s,
     spreads_head=True,
+    head_buffers=(5, 6),  # counted in the authors' code: what is broadcast and reduced, inputs and gradients of S
 )

@@ -116,4 +116,5 @@ SCHEDULE = Schedule(
     pipeline_time_s=pipeline_time_s,
     pipeline_time_bounds_s=pipeline_time_bounds_s,
     spreads_head=True,
+    head_buffers=(9, 18),  # counted in the authors' code: what is broadcast and reduced, inputs and gradients of S
 )

@@ -60,10 +60,14 @@ class EqualChunks:
     hidden: float = 0.25
     """Micro-batches a rank, of whose work that is above the others' is done while it would wait. Fitted to the replay
     of the model-like times in `tests/schedules/test_zero_bubble.py`."""
+    looped: bool = False
+    """Every boundary is one between two ranks; else all but (p − 1)·v are within one."""
 
 
 def _crossed_s(plans: EqualChunks, totals: ChunkTotals) -> FloatArray:
     """No more than the sum of the hand-offs between ranks: a boundary within a rank is left out, as if the slowest."""
+    if plans.looped:
+        return over(totals.handoff_sum_s)
     within_s = (np.asarray(plans.v) - 1) * np.asarray(totals.handoff_max_s)
     return over(np.maximum(0.0, np.asarray(totals.handoff_sum_s) - within_s))
 
@@ -97,7 +101,7 @@ def equal_chunk_guess_s(plans: EqualChunks, totals: ChunkTotals) -> FloatArray:
     what the heaviest rank is above, max(m − `hidden`·p, m/2) times. Own derivation.
     """
     usual = totals.usual(plans.p, plans.v)
-    links = np.maximum((np.asarray(plans.p) - 1) * plans.v, 1)
+    links = np.maximum(np.asarray(plans.p) * plans.v - 1 if plans.looped else (np.asarray(plans.p) - 1) * plans.v, 1)
     equal_s = plans.usual_s(usual, _crossed_s(plans, totals) / links)
     above_s = np.maximum(0.0, totals.rank_max_s - plans.v * usual.all_s)
     seen = np.maximum(plans.m - plans.hidden * np.asarray(plans.p), np.asarray(plans.m) / 2)

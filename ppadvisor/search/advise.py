@@ -1,4 +1,4 @@
-"""Why the first is first and what to watch: sentences made from the numbers."""
+"""What to watch about a plan: sentences made from the numbers."""
 
 from __future__ import annotations
 
@@ -41,77 +41,6 @@ def short_plan(plan: PlanSpec) -> str:
         words.append(f"N={plan.microbatch_group_size}")
     recompute = [] if plan.recompute == "none" else [f"recompute {plan.recomputation.text}"]
     return " ".join([*words, plan.schedule, *recompute])
-
-
-def why_first(
-    plans: list[PlanEstimate], baselines: dict[str, Baseline], *, sort: str, num_fitting: int
-) -> tuple[str, ...]:
-    """At most four lines on the first plan: against the second, its time, its memory, against the baselines."""
-    if not plans:
-        return ()
-    first = plans[0]
-    second = _against_second(first, plans[1], sort) if len(plans) > 1 else _alone(first, num_fitting)
-    lines = [second, _where_time_goes(first), _what_binds(first)]
-    against = [text for name in baselines for text in [_against_baseline(first, name, baselines[name])] if text]
-    if against:
-        lines.append("; ".join(against))
-    return tuple(lines)
-
-
-def _alone(first: PlanEstimate, num_fitting: int) -> str:
-    step = format_seconds(first.time.step_time_s)
-    if num_fitting == 1:
-        return f"the only plan that fits: {step} a step"
-    return (
-        f"{step} a step; the other {num_fitting - 1:,} that fit differ only in split, virtual stages or recomputation"
-    )
-
-
-def _against_second(first: PlanEstimate, second: PlanEstimate, sort: str) -> str:
-    """What puts the first plan before the second, in the words of the sort key."""
-    if sort == "peak_bytes":
-        ours, theirs = (format_bytes_gib(estimate.memory.peak_bytes) for estimate in (first, second))
-        return f"least memory: {ours} against {theirs} of {short_plan(second.plan)}"
-    if sort == "bubble_fraction":
-        ours, theirs = (format_fraction(estimate.time.bubble_fraction) for estimate in (first, second))
-        return f"smallest bubble: {ours} against {theirs} of {short_plan(second.plan)}"
-    gap = second.time.step_time_s / first.time.step_time_s - 1
-    parts = {k: second.time.terms[k] - first.time.terms[k] for k in first.time.terms}
-    saved = max(parts, key=lambda name: parts[name])
-    reason = f", mostly {_words(saved)} ({format_seconds(parts[saved])} less)" if gap > 0 and parts[saved] > 0 else ""
-    return f"fastest that fits: {format_fraction(gap)} ahead of {short_plan(second.plan)}{reason}"
-
-
-def _words(term: str) -> str:
-    return term.removesuffix("_s").replace("_", " ")
-
-
-def _where_time_goes(first: PlanEstimate) -> str:
-    step = first.time.step_time_s
-    largest = sorted(first.time.terms.items(), key=lambda item: -item[1])[:4]
-    shares = ", ".join(f"{_words(name)} {format_fraction(value / step)}" for name, value in largest if value > 0)
-    return f"of {format_seconds(step)} a step: {shares}"
-
-
-def _what_binds(first: PlanEstimate) -> str:
-    memory = first.memory
-    stage = memory.stages[memory.binding_stage]
-    name, size = max(stage.terms.items(), key=lambda item: item[1])
-    return (
-        f"memory: stage {stage.stage} binds with {format_bytes_gib(memory.peak_bytes)} of "
-        f"{format_bytes_gib(memory.capacity_bytes)}, most of it {_words(name)} ({format_bytes_gib(size)})"
-    )
-
-
-def _against_baseline(first: PlanEstimate, name: str, baseline: Baseline) -> str | None:
-    estimate = baseline.estimate
-    title = _words(name)
-    if estimate is None or estimate.plan == first.plan:
-        return None
-    if not estimate.memory.fits:
-        return f"{title}: {baseline.note}"
-    times = estimate.time.step_time_s / first.time.step_time_s
-    return f"{title} takes {times:.2f} times as long"
 
 
 def hints(ranked: Ranked, pins: Pins, first: PlanEstimate | None, *, sort: str) -> tuple[str, ...]:

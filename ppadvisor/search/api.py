@@ -7,17 +7,21 @@ from dataclasses import fields
 from ppadvisor import frameworks
 from ppadvisor.engine.parameters import count_active_parameters, count_parameters
 from ppadvisor.engine.problem import Problem
+from ppadvisor.engine.results import PlanEstimate
 from ppadvisor.errors import InputError, unknown_name
 from ppadvisor.search import advise
 from ppadvisor.search.balance import against_even
 from ppadvisor.search.by_schedule import best_of_each_schedule
 from ppadvisor.search.nearest import nearest_miss
+from ppadvisor.search.noise import Stability, stability
 from ppadvisor.search.pins import Pins
 from ppadvisor.search.ranking import Ranked, rank
-from ppadvisor.search.results import AssumptionUsed, PlanReport, ProblemEcho
+from ppadvisor.search.results import AssumptionUsed, PlanReport, ProblemEcho, RankedPlan, RankedTime
 from ppadvisor.search.shortlist import best_estimates
+from ppadvisor.search.why import why_first
 from ppadvisor.specs.assumptions import Assumptions
 from ppadvisor.specs.cluster import ClusterSpec
+from ppadvisor.specs.load import assumptions_of
 from ppadvisor.specs.model import ModelSpec
 from ppadvisor.specs.training import OPTIMIZERS, TrainingSpec
 
@@ -31,7 +35,9 @@ def make_problem(
     """Bring the parts together and check what concerns several of them. InputError names the field."""
     if training.optimizer not in OPTIMIZERS:
         raise unknown_name("optimizer", training.optimizer, OPTIMIZERS)
-    problem = Problem(model, cluster, training, frameworks.get(training.framework), assumptions or Assumptions())
+    framework = frameworks.get(training.framework)
+    assumed = assumptions_of(cluster, training, framework.stack, assumptions)
+    problem = Problem(model, cluster, training, framework, assumed)
     _ = problem.peak_flops_per_s  # refuses a precision that the GPU does not have
     limit = model.max_position_embeddings
     if limit is not None and training.sequence_length > limit:
@@ -71,20 +77,39 @@ def plan(
     # the second is looked at even where one is shown: it says what puts the first in front
     leading = best_estimates(ranked, max(top, 2), margin=margin, sort=sort)
     best = leading[:top]
+    drawn = stability(problem, leading) if leading else None
+    sure = drawn if sort == "step_time_s" and len(leading) > 1 else None
     baselines = advise.baselines(problem, pins, margin=margin)
     return PlanReport(
         problem=echo(problem, pins, ranked, margin),
-        plans=tuple(best),
+        plans=with_bands(best, drawn),
         split_settings=tuple(problem.framework.split_settings(model, estimate.plan) for estimate in best),
         even_split=against_even(problem, best[0], margin=margin) if best else None,
+        first_in_fraction=sure.first_in_fraction if sure else None,
+        rival_rank=sure.rival + 1 if sure and sure.rival else None,
         num_fitting=len(ranked.order),
-        why=advise.why_first(leading, baselines, sort=sort, num_fitting=len(ranked.order)),
+        why=why_first(leading, baselines, sure, sort=sort, num_fitting=len(ranked.order)),
         hints=advise.hints(ranked, pins, best[0] if best else None, sort=sort),
         schedules=best_of_each_schedule(ranked, best, margin=margin),
         baselines=baselines,
         rejected=dict(sorted(ranked.rejected.items())),
         rejection_examples=tuple(ranked.examples),
         nearest_miss=None if best else nearest_miss(ranked, pins, margin=margin),
+    )
+
+
+def with_bands(best: list[PlanEstimate], drawn: Stability | None) -> tuple[RankedPlan, ...]:
+    """The plans with the bands of their step times."""
+    if drawn is None:
+        return ()
+    bands = zip(best, drawn.low_s.tolist(), drawn.high_s.tolist(), strict=False)
+    return tuple(
+        RankedPlan(
+            plan=estimate.plan,
+            memory=estimate.memory,
+            time=RankedTime(**dict(estimate.time), step_time_low_s=low, step_time_high_s=high),
+        )
+        for estimate, low, high in bands
     )
 
 

@@ -93,6 +93,12 @@ def as_printed(values: FloatArray) -> FloatArray:
     return np.asarray(np.round(values / 10**size, 3) * 10**size)
 
 
+def same_as_printed(one: float, other: float) -> bool:
+    """Whether two numbers read the same to four digits."""
+    printed = as_printed(np.array([one, other]))
+    return bool(printed[0] == printed[1])
+
+
 def nearest_row(ranked: Ranked) -> int | None:
     """The legal plan with the smallest peak, or None where there is none."""
     return int(np.argmin(ranked.estimates.peak_bytes)) if len(ranked.plans) else None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ppadvisor.engine.results import PlanEstimate, Rejection, Result
+from ppadvisor.engine.results import PlanEstimate, PlanTime, Rejection, Result
 from ppadvisor.specs.cluster import ClusterSpec
 from ppadvisor.specs.model import ModelSpec
 from ppadvisor.specs.training import TrainingSpec
@@ -91,18 +91,38 @@ class NearestMiss(Result):
     changes: tuple[Change, ...]
 
 
+class RankedTime(PlanTime):
+    """Time of one optimizer step, and how far it may be off."""
+
+    step_time_low_s: float
+    """The 5 % quantile of the draws: every assumption over its range, and 1 % by which runs of one plan differ."""
+    step_time_high_s: float
+    """The 95 % quantile."""
+
+
+class RankedPlan(PlanEstimate):
+    """A plan of the ranking."""
+
+    time: RankedTime
+
+
 class PlanReport(Result):
     """The answer of `plan`."""
 
     format_version: str = FORMAT_VERSION
     model_version: str = MODEL_VERSION
     problem: ProblemEcho
-    plans: tuple[PlanEstimate, ...]
-    """Ranked, best first: only plans that fit with the margin."""
+    plans: tuple[RankedPlan, ...]
+    """Ranked, best first: only plans that fit with the margin. A simpler one may stand before the fastest (`why`)."""
     split_settings: tuple[dict[str, str], ...]
     """Of each plan, the options of its trainer that build its stages; a flag without a value has an empty one."""
     even_split: EvenSplit | None
     """None where the first plan is that, or its trainer builds no other."""
+    first_in_fraction: float | None
+    """Share of the draws in which the first plan is the fastest of those looked at: the ones shown, and of one alone
+    the second too. None where no plan fits, one alone does, or plans were sorted by something else."""
+    rival_rank: int | None
+    """Rank of the plan that is the fastest most often in the other draws, from 1; None where there are none."""
     num_fitting: int
     why: tuple[str, ...]
     hints: tuple[str, ...]

@@ -15,6 +15,7 @@ from ppadvisor.engine.evaluate import estimate_fitting, quick_step_time_s
 from ppadvisor.engine.results import PlanEstimate
 from ppadvisor.engine.tables import plan_of
 from ppadvisor.search.balance import fitting_with_best_split, with_fastest_split
+from ppadvisor.search.noise import simplest_first
 from ppadvisor.search.ranking import IntArray, Ranked, as_printed
 from ppadvisor.specs.plan import PlanTable
 
@@ -39,16 +40,20 @@ Sizes = tuple[int, ...]
 
 
 def best_estimates(ranked: Ranked, top: int, *, margin: float, sort: str = "step_time_s") -> list[PlanEstimate]:
-    """The `top` best plans, every rank and replayed; the replayed numbers decide their order."""
+    """The `top` best plans, every rank and replayed; the replayed numbers decide their order.
+
+    By step time a simpler plan within the noise of the fastest comes first.
+    """
     wanted = top + RESERVE
     order = _refined(ranked, ranked.order, wanted) if sort == "step_time_s" else ranked.order
     fitting = fitting_estimates(ranked, order, wanted, margin=margin, balance=sort != "peak_bytes")
     printed = as_printed(np.array([_sort_value(estimate, sort) for estimate in fitting], dtype=np.float64))
     # a stable sort: ties keep the order by memory and moving parts
-    found = [fitting[i] for i in np.argsort(printed, kind="stable")][:top]
+    found = [fitting[i] for i in np.argsort(printed, kind="stable")]
     if found and sort == "step_time_s":
+        found = simplest_first(ranked.problem, found)
         found[0] = with_fastest_split(ranked.problem, found[0], margin=margin)
-    return found
+    return found[:top]
 
 
 def fitting_estimates(

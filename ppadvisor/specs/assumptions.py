@@ -5,9 +5,19 @@ Every report shows the ones it used; `--assume NAME=VALUE` or `[assumptions]` of
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 
 from ppadvisor.errors import InputError, unknown_name
+from ppadvisor.specs.calibrated import CalibratedAssumption
+
+GIVEN = "given by the user"
+CALIBRATED = "calibrated"
+
+DEFAULT = "default assumption"
+"""Provenance of an assumption that nobody knows better."""
+GIVEN = "given by the user"
+"""Provenance of what the user knows better."""
 
 
 @dataclass(frozen=True)
@@ -19,7 +29,7 @@ class Assumption:
     high: float
     unit: str
     source: str
-    provenance: str = "default assumption"
+    provenance: str = DEFAULT
 
 
 @dataclass(frozen=True)
@@ -86,6 +96,14 @@ class Assumptions:
     data_parallel_overlap: Assumption = Assumption(
         0.5, 0.0, 0.95, "fraction", "share of gradient reduction and parameter gathering hidden under compute"
     )
+    gather_piece_s: Assumption = Assumption(
+        0.0,
+        0.0,
+        0.0,
+        "s",
+        "CPU time for one rank's piece of one tensor in ZeRO-3; nothing where a collective takes a flat tensor, as in "
+        "FSDP and in DeepSpeed since its version 0.5.5",
+    )
     context_parallel_overlap: Assumption = Assumption(
         0.5, 0.0, 0.9, "fraction", "share of the key/value exchange hidden under attention"
     )
@@ -97,10 +115,11 @@ class Assumptions:
     )
     allocator_overhead: Assumption = Assumption(
         0.07,
-        0.03,
+        0.0,
         0.15,
         "fraction of allocated",
-        "reserved over allocated in published runs: 1.03-1.08 (SimuMax, B200), 1.06-1.15 (Vocabulary Parallelism)",
+        "reserved over allocated in published runs: 1.03-1.08 (SimuMax, B200), 1.06-1.15 (Vocabulary Parallelism); "
+        "next to nothing with expandable segments",
     )
     eager_overhead: Assumption = Assumption(
         0.30,
@@ -152,8 +171,25 @@ class Assumptions:
             old: Assumption = getattr(self, name)
             _check(name, value, old.unit)
             updates[name] = replace(
-                old, value=value, low=min(old.low, value), high=max(old.high, value), provenance="given by the user"
+                old, value=value, low=min(old.low, value), high=max(old.high, value), provenance=GIVEN
             )
+        return replace(self, **updates)
+
+    def calibrated(self, measured: Mapping[str, CalibratedAssumption]) -> Assumptions:
+        """These assumptions with what was measured on the cluster; what the user gave stays.
+
+        InputError for an unknown name or a value out of reach.
+        """
+        names = tuple(f.name for f in fields(self))
+        updates = {}
+        for name, one in measured.items():
+            if name not in names:
+                raise unknown_name("calibrated assumption", name, names)
+            old: Assumption = getattr(self, name)
+            for number in (one.low, one.value, one.high):
+                _check(name, number, old.unit)
+            if old.provenance != GIVEN:
+                updates[name] = Assumption(one.value, one.low, one.high, old.unit, one.source, CALIBRATED)
         return replace(self, **updates)
 
 

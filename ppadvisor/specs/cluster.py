@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from ppadvisor.specs.base import PositiveFloat, PositiveInt, Spec
+from ppadvisor.specs.calibrated import CalibratedAssumption
 
 Precision = Literal["bf16", "fp16", "fp32", "fp8"]
 
@@ -18,6 +19,8 @@ class GpuSpec(Spec):
     """One GPU as a program sees it. Peaks are dense (no sparsity) matrix rates."""
 
     name: str
+    architecture: str = ""
+    """Generation, as `hopper`: what a software stack reaches on it; where empty, what it reaches on any."""
     source: str
     """Datasheet (title and where it stands) of peaks and bandwidths."""
     memory_bytes: PositiveInt
@@ -48,6 +51,8 @@ class ClusterSpec(Spec):
     inter_node_bandwidth_bytes_per_s: PositiveFloat
     provenance: dict[str, str] = Field(default_factory=dict)
     """Field name -> where its number comes from (`given`, `preset ...`, `default ...`)."""
+    calibrated: dict[str, CalibratedAssumption] = Field(default_factory=dict)
+    """Assumptions that were measured on this cluster, by name: `ppadvisor calibrate` writes them."""
 
     @model_validator(mode="after")
     def _whole_nodes(self) -> ClusterSpec:

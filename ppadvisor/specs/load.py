@@ -10,12 +10,15 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ppadvisor.errors import InputError, unknown_name
+from ppadvisor.specs.assumptions import Assumptions
 from ppadvisor.specs.cluster import ClusterSpec, GpuSpec
 from ppadvisor.specs.files import read_mapping
 from ppadvisor.specs.model import ModelSpec
+from ppadvisor.specs.stack import StackSpec
+from ppadvisor.specs.training import TrainingSpec
 from ppadvisor.specs.validation import validate
 
-PresetKind = Literal["models", "gpus", "clusters"]
+PresetKind = Literal["models", "gpus", "clusters", "stacks"]
 
 
 def _folder(kind: PresetKind) -> Traversable:
@@ -54,18 +57,40 @@ def load_gpu(name: str) -> GpuSpec:
     return validate(GpuSpec, preset_data("gpus", gpu_id), f"preset gpus/{gpu_id}.toml")
 
 
+@cache
+def load_stack(name: str) -> StackSpec:
+    """A software stack preset by its id or an unambiguous beginning of it."""
+    stack_id = resolve_preset("stacks", name)
+    return validate(StackSpec, {"id": stack_id, **preset_data("stacks", stack_id)}, f"preset stacks/{stack_id}.toml")
+
+
+def assumptions_of(
+    cluster: ClusterSpec, training: TrainingSpec, stack: str, given: Assumptions | None = None
+) -> Assumptions:
+    """The defaults; instead of them what the software stack reaches (`stack` where the training names none), then what
+    was calibrated on the cluster, then what is given.
+    """
+    of_stack = load_stack(training.stack or stack).applied(given or Assumptions(), cluster.gpu.architecture)
+    return of_stack.calibrated(cluster.calibrated)
+
+
 def load_cluster(name: str, num_gpus: int | None = None) -> ClusterSpec:
-    """A cluster preset by name, of `num_gpus` GPUs where given."""
-    cluster_id = resolve_preset("clusters", name)
-    data = preset_data("clusters", cluster_id)
-    data["gpu"] = load_gpu(data["gpu"])
-    if num_gpus is not None:
-        data["num_gpus"] = num_gpus
-        data["gpus_per_node"] = min(data["gpus_per_node"], num_gpus)
-    origin = f"preset clusters/{cluster_id}.toml"
-    links = ("intra_node_bandwidth_bytes_per_s", "inter_node_bandwidth_bytes_per_s")
-    data["provenance"] = dict.fromkeys(links, origin)
-    return validate(ClusterSpec, data, origin)
+    """A cluster from a preset name or a file of that form, of `num_gpus` GPUs where given."""
+    if _looks_like_a_file(name):
+        from ppadvisor.specs.cluster_file import read_cluster
+
+        cluster, origin = read_cluster(Path(name)), name
+    else:
+        cluster_id = resolve_preset("clusters", name)
+        origin = f"preset clusters/{cluster_id}.toml"
+        data = preset_data("clusters", cluster_id)
+        data["gpu"] = load_gpu(data["gpu"])
+        links = ("intra_node_bandwidth_bytes_per_s", "inter_node_bandwidth_bytes_per_s")
+        cluster = validate(ClusterSpec, data | {"provenance": dict.fromkeys(links, origin)}, origin)
+    if num_gpus is None:
+        return cluster
+    node = min(cluster.gpus_per_node, num_gpus)
+    return validate(ClusterSpec, dict(cluster) | {"num_gpus": num_gpus, "gpus_per_node": node}, origin)
 
 
 def load_model(name: str) -> ModelSpec:
@@ -73,10 +98,13 @@ def load_model(name: str) -> ModelSpec:
     if not name.strip():
         raise InputError("model: the name is empty; needs a preset, a config.json (or its directory) or a TOML file")
     path = Path(name)
-    looks_like_path = "/" in name or path.suffix.lower() in (".json", ".toml", ".yaml", ".yml")
-    if looks_like_path or _is_directory(path):
+    if _looks_like_a_file(name) or _is_directory(path):
         return _model_from_path(path)
     return _model_preset(name)
+
+
+def _looks_like_a_file(name: str) -> bool:
+    return "/" in name or Path(name).suffix.lower() in (".json", ".toml", ".yaml", ".yml")
 
 
 def _is_directory(path: Path) -> bool:

@@ -45,6 +45,8 @@ class TrainingSpec(Spec):
     global_batch_size: Annotated[PositiveInt, Field(le=MAX_BATCH)]
     """Sequences in one optimizer step."""
     framework: str = "megatron"
+    stack: str | None = None
+    """Software stack, a preset: what its kernels reach; None: the framework's of today."""
     precision: Precision = "bf16"
     optimizer: str = "adam"
     gradient_precision: GradientPrecision | None = None

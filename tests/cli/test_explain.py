@@ -117,6 +117,17 @@ def test_the_page_for_people(cli: Cli, saved: Path) -> None:
     assert "min(m, p-r) = min(32, 8-0) = 8" in page
 
 
+def test_the_parts_of_a_step_are_bars(cli: Cli, saved: Path) -> None:
+    """Each part that takes time has a bar beside it, as long in 24ths of the step as its share, to an eighth of one."""
+    table = cli("explain", str(saved)).stdout.partition("mean over the ranks\n")[2].partition("\n\n")[0]
+    time = plans_of(saved)[0]["time"]
+    eighths = {"█": 8, "▉": 7, "▊": 6, "▋": 5, "▌": 4, "▍": 3, "▎": 2, "▏": 1}
+    drawn = {line[:16].strip(): sum(eighths.get(letter, 0) for letter in line) for line in table.splitlines()[2:]}
+    for name, seconds in time["terms"].items():
+        length = 8 * 24 * seconds / time["step_time_s"]
+        assert drawn[name.removesuffix("_s").replace("_", " ")] == pytest.approx(length, abs=1 if length < 1 else 0.51)
+
+
 def test_the_page_with_virtual_stages(cli: Cli) -> None:
     """Several chunks a rank: a table of them, sums over them, the closed form and what was counted, 80 columns."""
     page = cli("explain", *CHUNKED.split()).stdout

@@ -77,7 +77,7 @@ def test_the_beginning_of_a_name_is_enough(cli: Cli) -> None:
         ("gpu", "unknown kind of preset 'gpu'; did you mean 'gpus'?"),
         ("gpus h100", "ambiguous: h100-"),
         ("gpus h1000-sxm", "did you mean 'h100-sxm-80gb'?"),
-        ("", "missing argument '{models|gpus|clusters|schedules}'"),
+        ("", "missing argument '{models|gpus|clusters|stacks|schedules}'"),
         ("gpus h100-sxm-80gb more", "unexpected extra argument (more)"),
     ],
 )

@@ -68,6 +68,16 @@ def test_a_sweep_follows_its_schema(cli: Cli) -> None:
     check(cli("sweep", *SMALL.split(), "--pp", "1,2", "--format", "json").document, "sweep")
 
 
+@pytest.mark.parametrize(("asked", "exit_code"), [(MOE, 0), (TOO_LARGE, 3), (ILLEGAL, 3)])
+def test_two_plans_follow_their_schema(cli: Cli, tmp_path: Path, asked: str, exit_code: int) -> None:
+    """The JSON of `explain A B` validates: of plans that fit, of a nearest miss, and where nothing is legal."""
+    path = tmp_path / "plan.json"
+    cli("plan", *asked.split(), "--format", "json", "--output", str(path))
+    result = cli("explain", str(path), str(path), "--format", "json")
+    assert result.exit_code == exit_code
+    check(result.document, "comparison")
+
+
 @pytest.mark.parametrize("key", ["plans", "problem", "format_version"])
 def test_the_schema_refuses_what_is_not_whole(cli: Cli, key: str) -> None:
     """A document without one of its parts does not validate."""

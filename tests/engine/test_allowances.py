@@ -8,7 +8,12 @@ import pytest
 from ppadvisor.engine.evaluate import estimate_plan
 from ppadvisor.engine.inputs import PlanInputs
 from ppadvisor.engine.memory import ALLOWANCES, BETWEEN_STEPS, TERMS, communicator_groups, memory_table, together
-from ppadvisor.engine.memory_activations import head_activations_bytes, logits_bytes, sent_outputs_bytes
+from ppadvisor.engine.memory_activations import (
+    head_activations_bytes,
+    logits_bytes,
+    sent_outputs_bytes,
+    spread_head_bytes,
+)
 from ppadvisor.engine.memory_states import step_blocks_bytes
 from ppadvisor.frameworks import FRAMEWORKS
 from ppadvisor.specs.assumptions import Assumptions
@@ -122,3 +127,16 @@ def test_the_final_norm_stays_as_it_was() -> None:
     one = plan([12])
     kept = [by_moment(head_activations_bytes, problem(model("llama"), fused_norm=f), one) for f in (True, False)]
     assert kept[0] == kept[1]
+
+
+def test_ranks_hold_buffers_for_a_head_that_is_spread() -> None:
+    """Vocabulary parallelism, one meeting, p = 4: 11 T h in a layer's backward and 24 in the head's own steps, the
+    softmax of a rank's logits in fp32, on the first rank 2 T h for each of 5 micro-batches in flight; 1F1B: nothing.
+    """
+    of = problem(model("gpt"))
+    found = by_moment(spread_head_bytes, of, plan([3] * 4, schedule="1f1b-vocab-2"))
+    hidden, softmax = T * H, 4 * T * V / 4
+    assert found[2] == [11 * hidden + softmax, 24 * hidden, 24 * hidden, 11 * hidden + softmax, 0]
+    kept = [alive * 2 * hidden for alive in (5, 5, 5, 5, 0)]
+    assert found[0][:3] == [one + more for one, more in zip(found[2], kept, strict=True)][:3]
+    assert not np.any(by_moment(spread_head_bytes, of, plan([3] * 4)))

@@ -8,9 +8,9 @@ from ppadvisor.engine.inputs import PlanInputs
 from ppadvisor.engine.parameters import count_parameters
 from ppadvisor.engine.partition import Layout, candidate_splits, stage_ranks, stages_of
 from ppadvisor.engine.pipeline import pipeline_of
-from ppadvisor.engine.stash import held_at_peak
+from ppadvisor.engine.stash import held_at_peak, share_in_work
 from ppadvisor.engine.tables import layers_of_ranks, table_of
-from ppadvisor.schedules.base import peak_in_flight_chunks
+from ppadvisor.schedules.base import RankOrder, peak_in_flight_chunks
 from ppadvisor.specs.plan import PlanSpec
 from tests.problems import model, problem
 
@@ -28,8 +28,24 @@ def test_what_is_held_is_counted_along_the_order(name: str) -> None:
     for p, m in sizes:
         orders = schedule.rank_orders(p, m)
         ones = np.ones(schedule.placement(p, v).shape)
-        saved, waiting = held_at_peak(orders, ones, ones)
+        saved, waiting = held_at_peak(orders, ones, ones, 0 * ones)
         assert (saved + waiting).sum(axis=1).tolist() == peak_in_flight_chunks(orders).tolist()
+
+
+@pytest.mark.parametrize(
+    ("layers", "waiting_bytes", "expected"),
+    [
+        (1, 5.0, ([1.0], [1.0])),  # before the second I: one saved, one waits; its own layer is not waiting yet
+        (4, 5.0, ([0.25], [1.75])),  # in the second I's last layer: three of four wait
+        (4, 1.0, ([2.0], [0.0])),  # nothing is gained by waiting: both forwards, before the first I
+    ],
+)
+def test_the_layer_in_work_does_not_wait(layers: int, waiting_bytes: float, expected: tuple[list[float], ...]) -> None:
+    """A forward takes 2 bytes; F F I I W W hold the most in the last layer of I, counted once, or before the first."""
+    orders = (RankOrder.parse("F0.0 F0.1 I0.0 I0.1 W0.0 W0.1"),)
+    saved, waiting = np.array([[2.0]]), np.array([[waiting_bytes]])
+    held = held_at_peak(orders, saved, waiting, share_in_work(np.array([[float(layers)]]), saved, waiting))
+    assert tuple(counts[0].tolist() for counts in held) == expected
 
 
 @pytest.mark.parametrize("name", schedules.SCHEDULES)

@@ -174,6 +174,20 @@ def test_data_parallelism_moves_what_zero_says(zero: int, bytes_a_parameter: int
     assert data_parallel_s(inputs, 4)[0, 0] == pytest.approx(expected, rel=1e-12)
 
 
+@pytest.mark.parametrize(("recompute", "gathers"), [("none", 2), ("full", 3)])
+def test_zero_3_by_lists_pays_for_every_rank(recompute: str, gathers: int) -> None:
+    """A GPT layer's 4 matrices are gathered 2 or 3 times and its 12 tensors reduced: one piece a rank, each way.
+
+    Without lists, and in ZeRO-1, no piece costs anything.
+    """
+    slow = PERFECT.changed({"gather_piece_s": 1.0})
+    of = problem(num_gpus=8, assume=slow)
+    sizes = {"data_parallel": 8, "num_microbatches": 3, "recompute": recompute}
+    found = data_parallel_s(inputs_of(of, plan([12], optimizer_sharding=3, **sizes)), 4)[0, 0]
+    assert found == pytest.approx(3 * 12 * (4 * gathers + 12) * 8, abs=0.1)
+    assert data_parallel_s(inputs_of(of, plan([12], optimizer_sharding=1, **sizes)), 4)[0, 0] < 0.1
+
+
 def test_only_experts_have_their_own_reduction() -> None:
     """One latency a step for the dense parameters, one more where a stage has routed experts."""
     slow = PERFECT.changed({"collective_latency_s": 1.0})
@@ -209,3 +223,15 @@ def test_whole_gradients_are_reduced_once() -> None:
     inputs = inputs_of(of, plan([12], data_parallel=8, optimizer_sharding=2, num_microbatches=8))
     expected = 7 / 8 * (4 + 2) * float(inputs.parameters[0][0, 0]) / 300e9
     assert data_parallel_s(inputs, 4)[0, 0] == pytest.approx(expected, rel=1e-12)
+
+
+def test_reduced_at_the_end_in_fp32() -> None:
+    """Aleph Alpha's trainer all-reduces fp32 gradients (2 x 4 bytes) and gathers 16-bit weights (2), nothing hidden.
+
+    Aleph-Alpha/scaling, commit 737f855, core/optimizer/allreduce.py and parameter_group.py.
+    """
+    perfect = PERFECT.changed({"data_parallel_overlap": 0.9})
+    of = problem(num_gpus=8, assume=perfect, framework="scaling")
+    inputs = inputs_of(of, plan([12], data_parallel=8, optimizer_sharding=1, num_microbatches=8))
+    parameters = float(inputs.parameters[0][0, 0])
+    assert data_parallel_s(inputs, 2)[0, 0] == pytest.approx(7 / 8 * 10 * parameters / 300e9, rel=1e-12)

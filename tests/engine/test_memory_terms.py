@@ -10,11 +10,11 @@ import pytest
 
 from ppadvisor.engine.evaluate import estimate_plan
 from ppadvisor.engine.inputs import FloatArray, PlanInputs
+from ppadvisor.engine.layer_work import recomputed_layer_bytes
 from ppadvisor.engine.memory_activations import (
     embedding_activations_bytes,
     head_activations_bytes,
     logits_bytes,
-    recomputed_layer_bytes,
     saved_activations_bytes,
     sent_outputs_bytes,
 )
@@ -26,9 +26,12 @@ from ppadvisor.engine.memory_states import (
     weight_gradient_buffers_bytes,
 )
 from ppadvisor.engine.problem import Problem
+from ppadvisor.engine.recomputation import drops
+from ppadvisor.frameworks.profile import Tensor
 from ppadvisor.specs.plan import PlanSpec
-from tests.engine.memory_cases import every_framework, term
-from tests.problems import model, plan, problem, table_of
+from ppadvisor.specs.recomputation import parse_recomputation
+from tests.engine.memory_cases import every_framework, memory_of, term
+from tests.problems import MOE, model, plan, problem, table_of
 
 
 def by_moment(function: Callable[[PlanInputs], FloatArray], of: Problem, one: PlanSpec) -> list[list[float]]:
@@ -92,8 +95,11 @@ def test_sent_outputs_live_until_their_backward_unless_they_are_freed() -> None:
 
 @every_framework
 def test_recomputation_works_on_one_layer_at_a_time(framework: str) -> None:
-    """While a layer's backward runs, what its forward keeps is there again, less what was never dropped; else not."""
-    of = problem(model("llama"), framework=framework)
+    """While a layer's backward runs, what its forward keeps is there again, less what was never dropped; else not.
+
+    Of eager attention, where what is dropped is alive at the layer's worst moment.
+    """
+    of = problem(model("llama"), framework=framework, attention="eager")
     kept = {
         recompute: term(of, "saved_activations", plan([12], recompute=recompute))[0] / 12
         for recompute in ("none", "selective", "full")
@@ -207,3 +213,48 @@ def test_unbalanced_experts_widen_the_conservative_end_only() -> None:
     first, second = (estimate_plan(x, one, margin=0.9).memory for x in (calm, of))
     assert first.peak_bytes == second.peak_bytes
     assert first.conservative_bytes < second.conservative_bytes
+
+
+def widening(recompute: str) -> float:
+    """Bytes that an uneven routing adds to the first stage of 4, 3 MoE layers each, 4 micro-batches in flight."""
+    of = problem(model("moe", moe=MOE.model_copy(update={"first_dense_layers": 0})))
+    one = plan([3] * 4, expert_parallel=4, data_parallel=4, num_microbatches=8)
+    one = one.model_copy(update=PlanSpec.recomputation_fields(parse_recomputation(recompute)))
+    return float(memory_of(of, one).above["unbalanced"][0, 0])
+
+
+def test_what_is_made_again_is_unbalanced_only_in_work() -> None:
+    """4 micro-batches hold the dispatched tokens of 3 layers each: 12 times what the layer in work has."""
+    of_layer = widening("none") / 12
+    assert widening("selective:moe") == pytest.approx(of_layer)
+    assert widening("full") == pytest.approx(of_layer)
+    assert widening("full:uniform:2") == pytest.approx(2 * of_layer)
+    assert widening("full:block:1") == pytest.approx((8 + 1) * of_layer)
+
+
+@pytest.mark.parametrize("framework", ["megatron", "generic"])
+def test_what_was_never_saved_is_not_freed(framework: str) -> None:
+    """With feed-forward and attention core made again, attention's backward finds nothing freed of the feed-forward.
+
+    The layer in work then holds the larger of two sums, each of what is made again and what its backward needs.
+    """
+    of = problem(model("llama"), framework=framework, attention="eager")
+    one = plan([12], recompute="selective", recompute_modules=("mlp", "core_attn"))
+    inputs = PlanInputs.of(of, table_of([one]), every_stage=True)
+    (kind,) = inputs.kinds
+    work = of.framework.backward_work(of.model, of.training, kind)
+    saved = of.framework.saved_tensors(of.model, of.training, kind)
+    again = [t for t in saved if drops(one.recomputation, t)]
+
+    def size(tensors: list[Tensor], half: int) -> float:
+        return sum(float(inputs.tensor_bytes((t,))[0]) for t in tensors if t.attention_share == half)
+
+    kept = [t for t in saved if t not in again]
+    assert not [t for t in again if t.attention_share not in (0, 1)]
+    freed = sum((1 - t.attention_share) * float(inputs.tensor_bytes((t,))[0]) for t in kept)
+    feed_forward = size(again, 0) + sum(float(inputs.tensor_bytes((t,))[0]) for t in work if t.attention_share < 1)
+    attention = size(again, 1) + sum(float(inputs.tensor_bytes((t,))[0]) for t in work if t.attention_share > 0) - freed
+    table = memory_of(of, one)
+    held = table.terms["recomputed_layer"][0, 0] + table.terms["layer_backward_work"][0, 0]
+    assert held == pytest.approx(max(feed_forward, attention))
+    assert attention > feed_forward

@@ -107,3 +107,35 @@ def test_the_right_stage_is_named_wherever_a_source_tells_stages_apart() -> None
         measured = one.measured.peak_by_stage_gib or ()
         allocated = Footprint(case_of(one)).table.allocated[0]
         assert int(allocated.argmax()) == measured.index(max(measured)), one.id
+
+
+@pytest.mark.parametrize(("layers", "p", "split"), [(40, 2, (21, 19)), (40, 4, (10, 11, 11, 8)), (60, 2, (31, 29))])
+def test_aleph_alphas_trainer_divides_modules(layers: int, p: int, split: tuple[int, ...]) -> None:
+    """43 modules (embedding, 40 layers, norm, head) on 4 stages are 11, 11, 11, 10: pipe_partition_uniform.
+
+    Aleph-Alpha/scaling, commit 737f855, core/nn/parallel_module/pipeline_partitioning.py.
+    """
+    even = [layers // p] * p
+    run = record(
+        training={"framework": "aa-scaling", "global_batch_size": 8},
+        model={"num_layers": layers},
+        plan={"pipeline_parallel": p, "layers_per_stage": even},
+        cluster={"num_gpus": p, "gpus_per_node": p},
+    )
+    assert case_of(run).plan.layers_per_stage == split
+
+
+@pytest.mark.parametrize(("schedule", "chunks"), [("gis", 6), ("gis-h", 6), ("interleaved-1f1b", 2)])
+def test_generalised_interleaving_has_a_layer_a_chunk(schedule: str, chunks: int) -> None:
+    """Without v a record of GIS has as many chunks as layers a rank, as the authors' script; others the least v."""
+    case = case_of(record(plan={"schedule": schedule}))
+    assert case.plan.virtual_stages == chunks
+    assert f"plan.virtual_stages = {chunks}" in case.defaults
+
+
+def test_a_layer_a_chunk_counts_embedding_and_head_where_the_rank_says_so() -> None:
+    """The rank with the most layers gives v: of 38 on 8 ranks, 4 on the ends, 5."""
+    layers = [4, 5, 5, 5, 5, 5, 5, 4]
+    plan = {"pipeline_parallel": 8, "layers_per_stage": layers, "schedule": "gis-h"}
+    case = case_of(record(model={"num_layers": 38}, cluster={"num_gpus": 8, "gpus_per_node": 8}, plan=plan))
+    assert case.plan.layers_per_chunk == (0, *[1] * 38, 0)

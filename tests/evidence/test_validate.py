@@ -14,13 +14,14 @@ from ppadvisor.evidence.predict import PREDICTORS, Prediction, memory, out_of_me
 from ppadvisor.evidence.records import Record, shipped_records
 from ppadvisor.evidence.scores import ErrorScore, FitScore, SourceErrors
 from ppadvisor.evidence.validate import KINDS, validate_records
+from ppadvisor.units import GIB
 from tests.evidence.samples import record
 
 BYTES_OF_ROUNDING = 20
 """The shown estimate counts each term up to whole bytes."""
 
-GUARDED_MEMORY = {"allocated": (0.008, 0.02), "reserved": (0.025, 0.04), "process": (0.035, 0.055)}
-"""Mean |error| of records labelled `tests` on the day this was written (1.3, 3.1 and 4.5 %), with a little room on
+GUARDED_MEMORY = {"allocated": (0.004, 0.01), "reserved": (0.025, 0.04), "process": (0.035, 0.055)}
+"""Mean |error| of records labelled `tests` on the day this was written (0.6, 2.9 and 4.5 %), with a little room on
 both sides. A guard against regressions, not a goal: whoever improves the model moves it down."""
 
 GUARDED_FITS = {"right_fraction": 0.94, "inside": 0.85}
@@ -59,6 +60,18 @@ def test_an_activation_peak_is_what_a_step_adds() -> None:
     stage = estimate_plan(case.problem, case.plan, margin=1.0).memory.stages[0]
     difference = memory(case, "allocated").value - memory(case, "activation").value
     assert difference == pytest.approx(18 * stage.parameters, abs=BYTES_OF_ROUNDING)
+
+
+def test_generalised_interleaving_holds_what_pipeoffload_measured() -> None:
+    """Activations of its runs of GIS and GIS-H, printed in whole GB: within 3 %, under 2 % on average."""
+    errors = []
+    for one in shipped_records():
+        measured = one.measured.activation_gib
+        if one.plan.schedule in ("gis", "gis-h") and measured is not None:
+            errors.append(memory(case_of(one), "activation").value / GIB / measured - 1)
+    assert len(errors) == 8
+    assert max(map(abs, errors)) < 0.03
+    assert sum(map(abs, errors)) / len(errors) < 0.02
 
 
 @pytest.mark.parametrize(
@@ -167,7 +180,7 @@ def test_memory_is_as_good_as_it_was() -> None:
     assert (summary.inside_range_fraction or 0) >= GUARDED_FITS["inside"]
     assert (summary.range_fraction or 1) <= 0.08
     # torch's own maximum is never predicted much below what was measured
-    assert (summary.quantities["allocated"].worst_low_fraction or -1) > -0.035
+    assert (summary.quantities["allocated"].worst_low_fraction or -1) > -0.02
 
 
 def test_fits_are_as_good_as_they_were() -> None:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from ppadvisor.engine.inputs import PlanInputs
-from ppadvisor.engine.memory_activations import work_by_half
+from ppadvisor.engine.layer_work import work_by_half
 from ppadvisor.engine.problem import Problem
 from ppadvisor.frameworks.profile import Tensor
 from ppadvisor.specs.model import LayerKind, ModelSpec

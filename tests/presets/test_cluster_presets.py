@@ -182,9 +182,9 @@ def test_published_memory(preset: str, gib: float) -> None:
 
 @pytest.mark.parametrize("preset", CLUSTERS)
 def test_a_cluster_file_makes_a_cluster_spec(preset: str) -> None:
-    """A cluster file holds every field of ClusterSpec but the provenance, names a known GPU and has whole nodes."""
+    """A preset holds every field of ClusterSpec but provenance and calibration, a known GPU and whole nodes."""
     fields = _read("clusters", preset)
-    assert set(fields) == set(ClusterSpec.model_fields) - {"provenance"}
+    assert set(fields) == set(ClusterSpec.model_fields) - {"provenance", "calibrated"}
     assert fields["gpu"] in GPUS
     ClusterSpec.model_validate(fields | {"gpu": _gpu(fields["gpu"])})
     assert len(fields["source"].split()) >= 5

@@ -25,13 +25,18 @@ from tests.schedules.oracle import (
 )
 from tests.schedules.test_orders import closed_form_faults
 
-LOOPED = ("interleaved-1f1b", "looped-bfs", "interleaved-zero-bubble")
+LOOPED = ("interleaved-1f1b", "looped-bfs", "interleaved-zero-bubble", "gis", "gis-h")
 Draw = Callable[[np.random.Generator, IntArray], Times]
 
 
 def runnable(name: str, p: int, v: int, microbatches: range | tuple[int, ...]) -> list[int]:
     """The m of these that the schedule runs with p ranks and v chunks."""
     return [m for m in microbatches if get(name).problem(p, m, v) is None]
+
+
+def whole_groups(name: str, p: int, m: int, v: int) -> bool:
+    """Whether GIS-H's closed forms are exact here: what a last group that is not whole does is in `test_grouped`."""
+    return name != "gis-h" or v <= 2 or m <= (p + 1) // 2 or m % ((p + 1) // 2) == 0
 
 
 @pytest.mark.parametrize("name", LOOPED)
@@ -42,7 +47,8 @@ def test_closed_forms_hold_for_every_number_of_chunks(name: str, p: int, v: int)
     schedule = get(name)
     for m in runnable(name, p, v, range(1, 33)):
         order = schedule.rank_orders(p, m, v)
-        assert closed_form_faults(schedule, order, p, m, v) == [], m
+        if whole_groups(name, p, m, v):
+            assert closed_form_faults(schedule, order, p, m, v) == [], m
         if m in (1, 2, 3, p, p + 1, 13, 32):
             assert faults(order, schedule.placement(p, v), m) == []
 
@@ -58,6 +64,8 @@ def test_makespan_is_exact_for_times_of_any_proportion(name: str, p: int) -> Non
                 continue
             order, placement = schedule.rank_orders(p, m, v), schedule.placement(p, v)
             for forward_s, input_s, weight_s in np.exp(rng.normal(0, 1, (4, 3))):
+                if name == "gis-h" and (weight_s > forward_s + input_s or m % ((p + 1) // 2)):
+                    continue
                 result = replay(
                     order, placement, forward_s, input_s + weight_s, input_grad_s=input_s, weight_grad_s=weight_s
                 )
@@ -116,6 +124,8 @@ def test_equal_chunks_with_links_are_exact(name: str, p: int) -> None:
     splits = schedule.splits_backward
     for v in (2, 3):
         for m in runnable(name, p, v, range(2 * p if splits else p, 4 * p)):
+            if (name == "gis" and m % p) or (name == "gis-h" and m % ((p + 1) // 2)):
+                continue
             order, placement = schedule.rank_orders(p, m, v), schedule.placement(p, v)
             forward_s, backward_s = rng.uniform(0.5, 2.0, 2)
             link_s = min(forward_s, backward_s / 4 if splits else backward_s) * rng.uniform()
@@ -123,7 +133,9 @@ def test_equal_chunks_with_links_are_exact(name: str, p: int) -> None:
             made_s = replay(order, placement, **times.to_replay()).makespan_s
             totals = times.totals(placement)
             assert made_s == pytest.approx(float(schedule.pipeline_time_s(p, m, v, totals)), rel=1e-12)
-            assert made_s == pytest.approx(float(schedule.pipeline_time_bounds_s(p, m, v, totals).upper_s), rel=1e-12)
+            if not name.startswith("gis"):  # whose upper bound counts a hand-off as work
+                upper_s = float(schedule.pipeline_time_bounds_s(p, m, v, totals).upper_s)
+                assert made_s == pytest.approx(upper_s, rel=1e-12)
 
 
 MULTIPLES, OTHERS = ((1, 0), (2, 0), (4, 0), (8, 0)), ((1, 1), (2, -1), (2, 2), (3, 2))
@@ -135,7 +147,7 @@ def sample(name: str, draw: Draw, samples: int, counts: tuple[tuple[float, int],
     rng, schedule = np.random.default_rng(7), get(name)
     found = []
     for p in (2, 3, 4, 6, 8, 12):
-        for v in (2, 3, 4) if name == "interleaved-1f1b" else (1, 2, 4):
+        for v in (1, 2, 4) if get(name).virtual_stages.allows(1) else (2, 3, 4):
             for m in runnable(name, p, v, tuple(int(a * p) + b for a, b in counts if p < 12 or a < 8)):
                 order, placement = schedule.rank_orders(p, m, v), schedule.placement(p, v)
                 for _ in range(samples):
@@ -170,6 +182,10 @@ def test_bounds_are_bounds(name: str, draw: Draw) -> None:
         ("looped-bfs", OTHERS, 0.04, -0.11, 0.08),
         ("interleaved-zero-bubble", MULTIPLES, 0.06, -0.12, 0.20),
         ("interleaved-zero-bubble", ((0.5, 0),), 0.07, -0.03, 0.14),
+        ("gis", MULTIPLES, 0.06, -0.16, 0.06),
+        ("gis", OTHERS, 0.05, -0.14, 0.07),
+        ("gis-h", MULTIPLES, 0.05, -0.13, 0.12),
+        ("gis-h", OTHERS, 0.05, -0.13, 0.08),
     ],
 )
 def test_guesses_are_as_good_as_their_docstrings_say(
@@ -230,7 +246,7 @@ def with_warmup(rank_order: RankOrder, shift: int) -> RankOrder:
     return RankOrder(rank_order.actions[np.lexsort((~forward, turn))])
 
 
-@pytest.mark.parametrize("name", ["interleaved-1f1b", "interleaved-zero-bubble"])
+@pytest.mark.parametrize("name", ["interleaved-1f1b", "interleaved-zero-bubble", "gis", "gis-h"])
 @pytest.mark.parametrize("rank", [0, 1, 2, 3])
 @pytest.mark.parametrize("shift", [-1, 1])
 def test_warmup_off_by_one_is_noticed(name: str, rank: int, shift: int) -> None:
@@ -304,7 +320,7 @@ def test_formulas_as_text_give_the_same_numbers(name: str) -> None:
 
 def test_large_orders_are_made_at_once() -> None:
     """p = 64, v = 4, m = 1024: half a million actions (with a split backward 786,432) in less than half a second."""
-    for name, actions in (("interleaved-1f1b", 524_288), ("interleaved-zero-bubble", 786_432)):
+    for name, actions in (("interleaved-1f1b", 524_288), ("interleaved-zero-bubble", 786_432), ("gis-h", 786_432)):
         begin = time.perf_counter()
         order = get(name).rank_orders(64, 1024, 4)
         assert time.perf_counter() - begin < 0.5

@@ -11,6 +11,7 @@ from ppadvisor.engine.evaluate import VERDICTS, estimate_plan
 from ppadvisor.engine.problem import Problem
 from ppadvisor.engine.tables import plan_of
 from ppadvisor.search.constraints import CONSTRAINTS
+from ppadvisor.search.noise import moving_parts_of
 from ppadvisor.search.pins import Pins
 from ppadvisor.search.ranking import moving_parts, rank
 from ppadvisor.search.shortlist import best_estimates
@@ -106,6 +107,10 @@ def test_a_batch_that_some_divisions_cannot_share() -> None:
     assert set(report.problem.searched["data_parallel"]) == {1, 2, 4}
 
 
+BAND = {"step_time_low_s", "step_time_high_s"}
+"""What `plan` says of a time and an estimate alone does not."""
+
+
 def four_digits(value: float) -> float:
     """A number as it is printed: equal ones are a tie."""
     return float(f"{value:.3e}")
@@ -156,14 +161,22 @@ def test_moving_parts_are_counted() -> None:
 
 @every_case
 def test_what_is_shown_is_ordered_by_its_own_numbers(name: str, framework: str) -> None:
-    """The plans shown are in the order of the step times shown, fit, and are as many as asked for."""
+    """The plans shown are in the order of the step times shown, fit, and are as many as asked for.
+
+    One may stand in front of the fastest: simpler, and within the noise.
+    """
     report = ask(ranked(name, framework).problem, top=5)
     times = [four_digits(estimate.time.step_time_s) for estimate in report.plans]
-    assert times == sorted(times)
+    assert times[1:] == sorted(times[1:])
+    if times[0] > times[1]:
+        assert moving_parts_of(report.plans[0].plan) < moving_parts_of(report.plans[1].plan)
+        assert report.why[0].startswith("simplest within the noise: ")
     assert len(times) == 5
     assert all(estimate.memory.verdict == "fits" for estimate in report.plans)
     for estimate in report.plans:
-        assert estimate_plan(ranked(name, framework).problem, estimate.plan, margin=0.9) == estimate
+        again = estimate_plan(ranked(name, framework).problem, estimate.plan, margin=0.9)
+        assert estimate.model_dump(exclude={"time": BAND}) == again.model_dump()
+        assert estimate.time.step_time_low_s < estimate.time.step_time_s < estimate.time.step_time_high_s
 
 
 @pytest.mark.parametrize("name", ["llama", "moe"])

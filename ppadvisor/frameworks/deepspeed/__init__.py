@@ -52,6 +52,7 @@ PROFILE = FrameworkProfile(
     title="DeepSpeed pipeline engine",
     source="microsoft/DeepSpeed, deepspeed/runtime/pipe",
     schedules=("none", "naive", "1f1b"),
+    stack="torch-eager",
     optimizer_sharding=(0, 1, 2, 3),
     default_optimizer_sharding=1,
     vocab_size_multiple=1,

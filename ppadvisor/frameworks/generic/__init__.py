@@ -38,6 +38,7 @@ PROFILE = FrameworkProfile(
     title="generic PyTorch trainer",
     source="torch 2.13, saved tensors of layers on its meta device",
     schedules=tuple(SCHEDULES),
+    stack="torch-eager",
     optimizer_sharding=(0, 1, 2, 3),
     default_optimizer_sharding=1,
     vocab_size_multiple=1,

@@ -63,6 +63,7 @@ PROFILE = FrameworkProfile(
     source="NVIDIA/Megatron-LM, commit d98e8a64 (2026-08-22)",
     # naive is 1F1B with one micro-batch: legal, since 1F1B has no constraint on m (schedules.py:2277).
     schedules=("none", "naive", "1f1b", "interleaved-1f1b"),
+    stack="megatron",
     optimizer_sharding=(0, 1),
     default_optimizer_sharding=1,
     vocab_size_multiple=128,

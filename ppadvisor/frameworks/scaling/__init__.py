@@ -46,6 +46,7 @@ PROFILE = FrameworkProfile(
     title="Aleph Alpha scaling",
     source="Aleph-Alpha/scaling, commit 737f855",
     schedules=("none", "naive", "1f1b"),
+    stack="torch-eager",
     optimizer_sharding=(0, 1),
     default_optimizer_sharding=1,
     vocab_size_multiple=1,
@@ -60,6 +61,8 @@ PROFILE = FrameworkProfile(
     # optimizer/parameter_group.py:158-181, :368: 16-bit gradients, an fp32 copy of the rank's share at the step
     default_gradient_precision="weights",
     frees_main_gradients=True,
+    # optimizer/allreduce.py:7-14, optimizer.py:141-148: called in the step, bucket by bucket; parameter_group.py:470
+    reduces_at_the_end=True,
     # linear/column_parallel_linear.py:46 and lm_head.py:25
     gathers_logits=True,
     eager_temporaries=True,

@@ -39,6 +39,7 @@ PROFILE = FrameworkProfile(
         "dualpipev",
     ),
     # FSDP2 without resharding after forward (its default under pipelining) and with it
+    stack="torchtitan",
     optimizer_sharding=(2, 3),
     default_optimizer_sharding=2,
     vocab_size_multiple=1,
