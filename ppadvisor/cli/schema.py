@@ -35,6 +35,7 @@ def _output(kind: str) -> Schema:
     from ppadvisor.evidence.ranking_score import Ranking
     from ppadvisor.evidence.validate import Validation
     from ppadvisor.report.timeline_document import TimelineAnswer
+    from ppadvisor.search.check_results import CheckReport
     from ppadvisor.search.compare import Comparison
     from ppadvisor.search.explain import ExplainAnswer, NothingToExplain
     from ppadvisor.search.results import PlanReport
@@ -43,6 +44,7 @@ def _output(kind: str) -> Schema:
     documents: dict[str, Any] = {
         "plan": PlanReport,
         "explain": ExplainAnswer,
+        "check": CheckReport,
         "comparison": Comparison | NothingToExplain,
         "sweep": SweepReport,
         "timeline": TimelineAnswer,
@@ -110,6 +112,7 @@ def _value(kind: click.ParamType[Any]) -> Schema:
 KINDS: dict[str, Callable[[str], Schema]] = {
     "plan": _output,
     "explain": _output,
+    "check": _output,
     "comparison": _output,
     "sweep": _output,
     "timeline": _output,
@@ -130,9 +133,9 @@ KINDS: dict[str, Callable[[str], Schema]] = {
 def command(kind: str, output: Path | None) -> None:
     """JSON Schema of a document; without KIND that of what `plan --format json` prints.
 
-    plan, explain, comparison (explain of two plans), sweep, timeline, validate and calibration are outputs; job is the
-    job file; model, gpu, cluster and training are the specifications as the outputs repeat them, model and cluster also
-    as a TOML file of one's own; record is a line of a file that validate and calibrate read.
+    plan, explain, check, comparison (explain of two plans), sweep, timeline, validate and calibration are outputs; job
+    is the job file; model, gpu, cluster and training are the specifications as the outputs repeat them, model and
+    cluster also as a TOML file of one's own; record is a line of a file that validate and calibrate read.
     """
     from ppadvisor.report.json_ import dump_json
 

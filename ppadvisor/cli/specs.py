@@ -47,7 +47,7 @@ class Request:
 
 def read_request(values: Mapping[str, Any]) -> Request:
     """Build the specifications. InputError for what is missing, contradicts or has no effect."""
-    model, cluster, pins = _model(values), _cluster(values), _pins(values)
+    model, cluster, pins = _model(values), read_cluster(values), _pins(values)
     return Request(model, cluster, _training(values, cluster, pins), pins)
 
 
@@ -127,7 +127,8 @@ def _own_moe(values: Mapping[str, Any], ffn: int) -> MoeSpec | None:
     return validate(MoeSpec, data, "model options")
 
 
-def _cluster(values: Mapping[str, Any]) -> ClusterSpec:
+def read_cluster(values: Mapping[str, Any]) -> ClusterSpec:
+    """The machines. InputError for what is missing or contradicts."""
     precision = values.get("precision") or "bf16"
     if values.get("cluster") is not None:
         for name in ("gpu", *GPU_GIVEN):

@@ -17,6 +17,8 @@ FRAMEWORKS: dict[str, str] = {
     "generic": "ppadvisor.frameworks.generic",
 }
 
+READERS: dict[str, str] = {"megatron": "ppadvisor.frameworks.megatron.config"}
+"""Frameworks whose configuration files are read: each module offers `Given` and `read(path, given)`."""
 LOGS: tuple[str, ...] = ("megatron", "torchtitan", "deepspeed")
 """Frameworks whose logs are read. First come those that may stand around another's: Megatron's lines are whole where
 DeepSpeed's stand between them."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +13,10 @@ from ppadvisor.errors import InputError
 
 MAX_FILE_BYTES = 10_000_000
 """No configuration is near this; a larger file is a mistake (weights, a log) and is refused unread."""
+
+
+MAX_BRACKETS = 200
+"""Of YAML, open at a time."""
 
 
 def read_text(path: Path, max_bytes: int = MAX_FILE_BYTES) -> str:
@@ -52,6 +57,24 @@ def read_mapping(path: Path, suffix: str | None = None, max_bytes: int = MAX_FIL
     return data
 
 
+Lines = dict[tuple[str, ...], int]
+"""Path of a key -> the line on which it stands."""
+
+
+def read_lines_of_keys(path: Path, max_bytes: int = MAX_FILE_BYTES) -> tuple[dict[str, Any], Lines]:
+    """A YAML file whose top level is a mapping, with the line of each key of the first two levels."""
+    import yaml
+
+    data = read_mapping(path, ".yaml", max_bytes)
+    found: Lines = {}
+    top: Any = yaml.compose(read_text(path, max_bytes), Loader=yaml.SafeLoader)
+    for key, value in top.value:
+        found[(key.value,)] = key.start_mark.line + 1
+        if value.id == "mapping":
+            found |= {(key.value, str(inner.value)): inner.start_mark.line + 1 for inner, _ in value.value}
+    return data, found
+
+
 def _load_json(text: str) -> object:
     return json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_once_each)
 
@@ -72,6 +95,7 @@ def _refuse_constant(name: str) -> float:
 def _load_yaml(text: str) -> object:
     import yaml  # only the few users of YAML job files pay for its import
 
+    _check_brackets(text)
     try:
         # An alias can make a few lines mean gigabytes; configurations of one flat level need none.
         if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, Loader=yaml.SafeLoader)):
@@ -82,6 +106,15 @@ def _load_yaml(text: str) -> object:
         mark = getattr(error, "problem_mark", None)
         where = f", line {mark.line + 1}" if mark else ""
         raise ValueError(f"not valid YAML{where}: {getattr(error, 'problem', None) or 'cannot be parsed'}") from None
+
+
+def _check_brackets(text: str) -> None:
+    """The parser's time grows with the square of brackets in each other."""
+    depth = 0
+    for bracket in re.findall(r"[\[\]{}]", text):
+        depth += 1 if bracket in "[{" else -1
+        if depth > MAX_BRACKETS:
+            raise ValueError("nested too deeply")
 
 
 def _check_yaml_keys(node: Any) -> None:

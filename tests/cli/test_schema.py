@@ -55,6 +55,14 @@ def test_answers_follow_their_schema(cli: Cli, name: str, asked: str, exit_code:
     check(result.document, name)
 
 
+@pytest.mark.parametrize(("name", "asked"), [("mixtral_8x7b", "--gpus 64 --vocab 32000"), ("gpt3_175b", "")])
+def test_a_check_follows_its_schema(cli: Cli, name: str, asked: str) -> None:
+    """The JSON of `check` validates: with an estimate, a better plan and gates, and with broken rules alone."""
+    gates = ("--gpu", "h100-sxm-80gb", "--gate", "regret<=0.5") if asked else ()
+    script = Path(__file__).parent.parent / "published" / "megatron_scripts" / f"{name}.sh"
+    check(cli("check", str(script), *asked.split(), *gates, "--format", "json").document, "check")
+
+
 def test_a_sweep_follows_its_schema(cli: Cli) -> None:
     """The JSON of `sweep` validates."""
     check(cli("sweep", *SMALL.split(), "--pp", "1,2", "--format", "json").document, "sweep")

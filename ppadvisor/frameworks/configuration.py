@@ -1,0 +1,76 @@
+"""What a reader of a trainer's configuration hands on: specifications, and what the trainer would say to it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from ppadvisor.specs.model import ModelSpec
+from ppadvisor.specs.plan import PlanSpec
+from ppadvisor.specs.training import TrainingSpec
+
+
+class Outcome(Enum):
+    """What becomes of a broken rule."""
+
+    REJECTED = "rejected"
+    """The trainer's own checks at start-up refuse it, or the model cannot be built."""
+    FAILS = "fails"
+    """It starts, and fails at the first step."""
+    WRONG = "wrong"
+    """It runs, and trains something else than was asked for."""
+
+
+@dataclass(frozen=True)
+class Broken:
+    """A rule that the configuration breaks."""
+
+    rule: str
+    outcome: Outcome
+    message: str
+    flags: tuple[str, ...]
+    """Options to change, the likeliest first."""
+    line: int | None
+    """Where the value stands in the file."""
+    source: str
+    """The place in the trainer's own code."""
+
+
+@dataclass(frozen=True)
+class Remark:
+    """Something to know that breaks no rule."""
+
+    kind: str
+    """`not_modelled`, `not_understood`, `no_effect`, `slow`, `assumed`."""
+    message: str
+    flags: tuple[str, ...] = ()
+    line: int | None = None
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """A trainer's configuration in our words."""
+
+    framework: str
+    file: str
+    num_gpus: int | None
+    """As the file says."""
+    broken: tuple[Broken, ...]
+    remarks: tuple[Remark, ...]
+    model: ModelSpec | None
+    """None where a number that only the user can know is missing (a remark then says which)."""
+    training: TrainingSpec | None
+    plan: PlanSpec | None
+    """None where the options make no plan."""
+    places: dict[str, tuple[str, int | None]]
+    """Field of the plan -> (option to change, line where its value stands)."""
+
+    @property
+    def accepted(self) -> bool:
+        """What the trainer's own start-up answers."""
+        return all(broken.outcome is not Outcome.REJECTED for broken in self.broken)
+
+    @property
+    def legal(self) -> bool:
+        """Accepted, and it will run and train the model that was asked for."""
+        return not self.broken

@@ -1,0 +1,22 @@
+"""All that Megatron checks, in the order in which it is told."""
+
+from __future__ import annotations
+
+from ppadvisor.frameworks.configuration import Broken
+from ppadvisor.frameworks.megatron import check_experts, check_features, check_sizes, check_stages, check_steps
+from ppadvisor.frameworks.megatron.checks import Check
+from ppadvisor.frameworks.megatron.run import Run
+
+CHECKS: tuple[Check, ...] = (
+    *check_sizes.CHECKS,
+    *check_stages.CHECKS,
+    *check_features.CHECKS,
+    *check_experts.CHECKS,
+    *check_steps.CHECKS,
+)
+
+
+def broken_rules(run: Run) -> tuple[Broken, ...]:
+    """What the parser refused, then every rule that the run breaks."""
+    found = [broken for check in CHECKS for broken in [check.broken(run)] if broken]
+    return (*run.arguments.broken, *found)

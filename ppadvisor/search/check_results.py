@@ -1,0 +1,106 @@
+"""What `check` answers, typed; dumped as it is, it is its JSON."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from ppadvisor.engine.results import PlanEstimate, Result
+from ppadvisor.specs.cluster import ClusterSpec
+from ppadvisor.specs.model import ModelSpec
+from ppadvisor.specs.plan import PlanSpec
+from ppadvisor.specs.training import TrainingSpec
+from ppadvisor.specs.version import FORMAT_VERSION, MODEL_VERSION
+
+
+class BrokenRule(Result):
+    """A rule that the configuration breaks."""
+
+    rule: str
+    outcome: Literal["rejected", "fails", "wrong"]
+    """rejected at start-up; fails at the first step; runs, and trains something else than was asked for."""
+    message: str
+    flags: tuple[str, ...]
+    """Options to change, the likeliest first."""
+    file: str
+    line: int | None
+    """Where the value stands; None where it is a default."""
+    source: str
+    """The place in the trainer's own code."""
+
+
+class Notice(Result):
+    """Something to know that breaks no rule."""
+
+    kind: Literal["not_modelled", "not_understood", "no_effect", "slow", "assumed", "missing"]
+    message: str
+    flags: tuple[str, ...]
+    file: str
+    line: int | None
+
+
+class GateResult(Result):
+    """A threshold and what was measured against it."""
+
+    gate: str
+    """As the user wrote it."""
+    metric: str
+    operator: str
+    limit: float
+    measured: float | None
+    """None where there is nothing to measure."""
+    passed: bool
+
+
+class PlanChange(Result):
+    """The fewest options that change the plan for the better, each set tried by a search."""
+
+    change: str
+    flags: tuple[str, ...]
+    """Options of the trainer to change."""
+    line: int | None
+    """Where the first of them stands in the file."""
+    settings: dict[str, str]
+    """Options that build the changed plan's stages, where those change."""
+    plan: PlanSpec
+    step_time_s: float
+    peak_bytes: int
+    gain_fraction: float | None
+    """Share of the step time that it saves; None where the plan of the file does not fit."""
+
+
+class CheckReport(Result):
+    """The answer of `check`."""
+
+    format_version: str = FORMAT_VERSION
+    model_version: str = MODEL_VERSION
+    file: str
+    framework: str
+    framework_version: str
+    accepted_by_framework: bool
+    """What the trainer's own start-up check answers."""
+    legal: bool
+    """Accepted, and it will run and train what was asked for."""
+    rules: tuple[BrokenRule, ...]
+    notices: tuple[Notice, ...]
+    num_gpus: int | None
+    model: ModelSpec | None
+    cluster: ClusterSpec | None
+    training: TrainingSpec | None
+    plan: PlanSpec | None
+    """None where the options make no plan."""
+    fits: bool | None
+    """None where nothing can be estimated."""
+    estimate: PlanEstimate | None
+    best: PlanEstimate | None
+    """The best plan with the same model, GPUs and batch; None where none fits or nothing can be estimated."""
+    best_needs: tuple[str, ...]
+    """Options beside the plan's that the best one needs and the file lacks."""
+    regret_fraction: float | None
+    """Step time over that of the best plan, less one; 0 where no better one is known."""
+    change: PlanChange | None
+    gates: tuple[GateResult, ...]
+
+    @property
+    def gates_passed(self) -> bool:
+        """Whether no threshold is broken."""
+        return all(gate.passed for gate in self.gates)
