@@ -203,3 +203,13 @@ def test_a_bad_file_is_one_line(cli: Cli, tmp_path: Path) -> None:
     result = cli("validate", str(path))
     assert result.exit_code == 2
     assert f"{path}, line 2: usable_for.0: got 'speed'" in result.stderr
+
+
+@pytest.mark.parametrize("args", [("validate",), ("calibrate", "--records")])
+def test_a_wrong_name_in_a_record_is_bad_input(cli: Cli, tmp_path: Path, args: tuple[str, ...]) -> None:
+    """It is no run that is not modelled: exit 2, with file, line, field and the nearest name, whoever reads records."""
+    path = tmp_path / "runs.jsonl"
+    path.write_text(lines(sample(), sample(id="b", plan={"schedule": "1f1bb"})))
+    result = cli(*args, str(path))
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert f"{path}, line 2: plan.schedule: unknown schedule '1f1bb'; did you mean '1f1b'?" in result.stderr
