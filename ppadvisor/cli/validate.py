@@ -61,6 +61,7 @@ def command(
     \b
     ppadvisor validate --kind memory
     ppadvisor validate --kind oom --label all
+    ppadvisor validate --kind parts
     ppadvisor validate --kind rank
     ppadvisor validate --rows my_runs.jsonl
     """

@@ -238,6 +238,17 @@ def shipped_records() -> tuple[Record, ...]:
     return parse_records(gzip.decompress(data).decode(), SHIPPED)
 
 
+def repeats_in(records: Iterable[Record]) -> frozenset[str]:
+    """Ids of the records with flag `repeat` that print the numbers of an earlier one again, to be counted once."""
+    seen, repeats, told = set(), set(), {"model", "cluster", "training", "plan", "measured"}
+    for record in records:
+        numbers = record.source.key, record.model_dump_json(include=told)
+        if "repeat" in record.flags and numbers in seen:
+            repeats.add(record.id)
+        seen.add(numbers)
+    return frozenset(repeats)
+
+
 def read_records(paths: Iterable[Path], check: Check | None = None) -> tuple[Record, ...]:
     """A user's own records. InputError for a file that cannot be read, one without records, and a wrong line."""
     records: dict[str, Record] = {}
