@@ -86,6 +86,8 @@ class Row(Result):
     """Predicted / measured − 1."""
     error_points: float | None
     """Predicted − measured in percentage points; of bubbles, in place of the relative error."""
+    known_gap: str | None
+    """Of a peak of a shipped run that is more than 5 % off: what explains it, as far as known."""
     verdict: Verdict | None
     stage: int | None
     terms: dict[str, float]

@@ -11,6 +11,7 @@ from ppadvisor.errors import InputError
 from ppadvisor.evidence import KindName
 from ppadvisor.evidence.cases import case_of
 from ppadvisor.evidence.formula_score import formula_row
+from ppadvisor.evidence.known_gaps import BEYOND, gap_of
 from ppadvisor.evidence.predict import LOWEST_RANK, PREDICTORS
 from ppadvisor.evidence.records import Record, Usable, repeats_in
 from ppadvisor.evidence.scores import (
@@ -197,6 +198,12 @@ def _names_fullest(record: Record, kind: KindName, rows: Sequence[Row]) -> list[
     return [rows[0].stage == peaks.index(max(peaks))]
 
 
+def _known_gap(record: Record, kind: KindName, error: float | None) -> str | None:
+    """What explains a peak that is far off."""
+    far = kind == "memory" and error is not None and abs(error) > BEYOND
+    return gap_of(record.id, record.source.key) if far else None
+
+
 def _rows(record: Record, kind: KindName, readings: Sequence[Reading]) -> list[Row]:
     """A row for each number of the record. InputError where it has none, or is not modelled."""
     if not readings:
@@ -206,6 +213,7 @@ def _rows(record: Record, kind: KindName, readings: Sequence[Reading]) -> list[R
     for reading in readings:
         prediction = PREDICTORS[kind](case, reading.asked or reading.quantity)
         in_points = KINDS[kind].unit == "fraction"
+        error = None if kind == "oom" or in_points else prediction.value / reading.value - 1.0
         rows.append(
             Row(
                 id=record.id,
@@ -218,8 +226,9 @@ def _rows(record: Record, kind: KindName, readings: Sequence[Reading]) -> list[R
                 predicted_low=prediction.low,
                 predicted_high=prediction.high,
                 measured=reading.value,
-                error_fraction=None if kind == "oom" or in_points else prediction.value / reading.value - 1.0,
+                error_fraction=error,
                 error_points=100.0 * (prediction.value - reading.value) if in_points else None,
+                known_gap=_known_gap(record, kind, error),
                 verdict=prediction.verdict,
                 stage=prediction.stage,
                 terms=dict(prediction.terms),

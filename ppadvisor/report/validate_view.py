@@ -76,7 +76,7 @@ FEW = 3
 """So many skipped records are named."""
 WORST = 5
 """How many."""
-OF_WORST = ("id", "quantity", "predicted", "measured", "error_fraction", "error_points", "terms")
+OF_WORST = ("id", "quantity", "predicted", "measured", "error_fraction", "error_points", "terms", "known_gap")
 """What is shown of them."""
 
 WRITTEN: dict[Unit, tuple[str, Callable[[float], str]]] = {
@@ -159,6 +159,7 @@ def _measured(report: Validation) -> tuple[tuple[Column, ...], list[Row]]:
         Column("stage", "stage", priority=1),
         Column("verdict", "verdict", _verdict, justify="left"),
         Column("terms", "largest terms", _terms(unit), justify="left", priority=2, min_width=40),
+        Column("known_gap", "what explains it", justify="left", priority=3, min_width=40),
         Column("megatron_formula.predicted", "Megatron's formula [GiB]", format_gib, priority=1),
         Column("megatron_formula.error_fraction", "its error", format_error, priority=1),
         Column("megatron_formula.verdict", "its verdict", _verdict, justify="left", priority=1),

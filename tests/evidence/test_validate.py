@@ -12,6 +12,7 @@ from ppadvisor.engine.evaluate import estimate_plan
 from ppadvisor.errors import InputError
 from ppadvisor.evidence import KIND_NAMES, KindName
 from ppadvisor.evidence.cases import Case, case_of
+from ppadvisor.evidence.known_gaps import GAPS
 from ppadvisor.evidence.predict import PREDICTORS, Prediction, bubble, memory, out_of_memory, step_time
 from ppadvisor.evidence.records import Record, repeats_in, shipped_records
 from ppadvisor.evidence.scores import ErrorScore, FitScore, SourceErrors
@@ -187,6 +188,24 @@ def test_numbers_that_are_printed_again_count_once() -> None:
     assert [row.id for row in report.rows] == ["a", "c"]
     assert [(one.id, one.reason) for one in report.skipped] == [("b", REPEATED)]
     assert repeats_in([record(id="b", flags=["repeat"])]) == frozenset()
+
+
+@pytest.mark.parametrize("partial", [False, True])
+def test_each_peak_that_is_far_off_is_explained(partial: bool) -> None:
+    """Every shipped one beyond 5 % has its sentence, `not explained` included, and no other row has."""
+    for row in validate_records(shipped_records(), "memory", partial=partial).rows:
+        assert (row.known_gap is not None) == (abs(row.error_fraction or 0) > 0.05), row.id
+
+
+def test_every_explanation_is_of_a_shipped_run() -> None:
+    """Each names runs that are there, and a user's own run has none, whatever its source is called."""
+    sources = {one.source.key for one in shipped_records()}
+    ids = {one.id for one in shipped_records()}
+    for gap in GAPS:
+        assert gap.source in sources
+        assert all(f"{gap.source}-{number:04}" in ids for number in gap.runs), gap
+    far = record(measured={"peak_allocated_gib": 100.0})
+    assert validate_records([far], "memory").rows[0].known_gap is None
 
 
 @pytest.mark.parametrize("kind", KIND_NAMES)
