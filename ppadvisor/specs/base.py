@@ -19,5 +19,7 @@ Indices = Annotated[tuple[Annotated[int, Field(ge=0, strict=True)], ...], Field(
 """Whole numbers from 0 on; a TOML or JSON array is taken as well as a tuple."""
 PositiveInt = Annotated[int, Field(gt=0, le=LARGEST_COUNT)]
 """Bounded as counts on the command line are: what is larger is a slip, and would overflow further on."""
+PositiveBytes = Annotated[int, Field(gt=0)]
+"""No count: more than any is allowed, as on the command line."""
 NonNegativeInt = Annotated[int, Field(ge=0, le=LARGEST_COUNT)]
 PositiveFloat = Annotated[float, Field(gt=0)]
