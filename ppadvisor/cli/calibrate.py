@@ -81,13 +81,14 @@ def _answer(
     from ppadvisor.evidence.calibrate import calibrate
 
     if records:
+        from ppadvisor.evidence.cases import check_record
         from ppadvisor.evidence.measured_run import runs_of_records
         from ppadvisor.evidence.records import read_records
 
         for given, what in ((logs, "LOG"), (plans, "--plan"), (framework, "--framework")):
             if given:
                 raise InputError(f"{what} has no effect beside --records, which hold plans and trainers; give one")
-        runs, skipped = runs_of_records(read_records(records))
+        runs, skipped = runs_of_records(read_records(records, check_record))
         if not runs:
             raise InputError(f"no record can be used: {skipped[0].id}: {skipped[0].reason}")
         return calibrate(runs, day=date, skipped=skipped)

@@ -61,6 +61,7 @@ def command(
     \b
     ppadvisor validate --kind memory
     ppadvisor validate --kind oom --label all
+    ppadvisor validate --kind parts
     ppadvisor validate --kind rank
     ppadvisor validate --rows my_runs.jsonl
     """
@@ -69,9 +70,10 @@ def command(
             raise InputError("--frameworks prints the table of frameworks alone; what else was given has no effect")
         _write_trainers(format, output)
         return
+    from ppadvisor.evidence.cases import check_record
     from ppadvisor.evidence.records import read_records, shipped_records
 
-    records = read_records(files) if files else shipped_records()
+    records = read_records(files, check_record) if files else shipped_records()
     answer = _ranked if kind == RANK else _predicted
     write(answer(records, kind or "memory", label or "tests", partial, rows, format, view_of(output)), output)
 

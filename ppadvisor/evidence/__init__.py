@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Literal, get_args
 
-KindName = Literal["memory", "activation", "oom", "bubble", "time"]
+KindName = Literal["memory", "activation", "parts", "oom", "bubble", "time"]
 KIND_NAMES: tuple[KindName, ...] = get_args(KindName)
 """What is predicted of one run."""
 

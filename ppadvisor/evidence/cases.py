@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -14,6 +15,7 @@ from ppadvisor.engine.problem import Problem
 from ppadvisor.engine.tables import layers_of_ranks
 from ppadvisor.errors import InputError, unknown_name
 from ppadvisor.evidence.records import Record, RecordModel
+from ppadvisor.evidence.splits import modules_evenly, spread
 from ppadvisor.evidence.trainers import (
     MODULES_IN_NOTES,
     NOT_MODELLED,
@@ -67,8 +69,27 @@ class _Filling:
         return default
 
 
+class NotModelled(InputError):
+    """A record that is right, of a run that the engine has no model of."""
+
+
+def check_record(record: Record) -> None:
+    """InputError, which names the field, for a name or number that no run can have; what is not modelled passes."""
+    with suppress(NotModelled):
+        case_of(record)
+
+
+@contextmanager
+def _naming(field: str) -> Iterator[None]:
+    """Put the field before the message of an InputError."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(f"{field}: {error}") from None
+
+
 def case_of(record: Record) -> Case:
-    """The problem and plan of a record. InputError, which says why, where it is not modelled."""
+    """The problem and plan of a record. InputError, which says why, where there is none."""
     filling = _Filling()
     trainer = trainer_of(record.training.framework)
     if trainer is None:
@@ -96,7 +117,8 @@ def _model(model: RecordModel, sequence_length: int, filling: _Filling) -> Model
 
 def _cluster(record: Record, plan: PlanSpec, filling: _Filling) -> ClusterSpec:
     given = record.cluster
-    gpu = load_gpu(filling.of("cluster.gpu", given.gpu, DEFAULT_GPU))
+    with _naming("cluster.gpu"):
+        gpu = load_gpu(filling.of("cluster.gpu", given.gpu, DEFAULT_GPU))
     ranks = plan.pipeline_parallel * plan.tensor_parallel * plan.context_parallel * plan.data_parallel
     num_gpus = given.num_gpus or ranks
     stated = given.inter_node_gb_per_s_per_gpu
@@ -126,7 +148,7 @@ def _domain(record: Record, gpu: GpuSpec, num_gpus: int) -> int:
 def _training(record: Record, trainer: Trainer, plan: PlanSpec, filling: _Filling) -> TrainingSpec:
     given, model = record.training, record.model
     if given.optimizer not in OPTIMIZERS:
-        raise unknown_name("optimizer", given.optimizer, OPTIMIZERS)
+        raise unknown_name("optimizer", given.optimizer, OPTIMIZERS, "training.optimizer")
     precision = filling.of("training.precision", given.precision, "bf16")
     if precision in NARROW:
         filling.taken.append(f"training.precision = fp8 (for {precision})")
@@ -223,22 +245,26 @@ def _sharding(record: Record, trainer: Trainer, filling: _Filling) -> int:
 
 
 def _schedule(record: Record, filling: _Filling) -> tuple[str, int]:
-    """(id of our schedule, v). InputError for what we do not have."""
+    """(id of our schedule, v). InputError for a name that there is not, NotModelled for what we do not have."""
     plan = record.plan
-    if plan.pipeline_parallel == 1:
+    if plan.pipeline_parallel == 1 and plan.schedule is None:
         return "none", 1
     likely = "1f1b" if (plan.virtual_stages or 1) == 1 else "interleaved-1f1b"
     name = filling.of("plan.schedule", plan.schedule, likely)
     if name in NOT_MODELLED:
-        raise InputError(f"schedule {name}: {NOT_MODELLED[name]}")
+        raise NotModelled(f"schedule {name}: {NOT_MODELLED[name]}")
     if name in SCHEDULE_NAMES:
         filling.taken.append(f"plan.schedule = {SCHEDULE_NAMES[name]} (for {name})")
         name = SCHEDULE_NAMES[name]
-    allowed = schedules.get(name).virtual_stages
+    with _naming("plan.schedule"):
+        allowed = schedules.get(name).virtual_stages
+    if plan.pipeline_parallel == 1 and name != "none":
+        filling.taken.append(f"plan.schedule = none (for {name} on one stage)")
+        return "none", 1
     default = _most_layers(record) if name in ONE_LAYER_A_CHUNK else allowed.default
     v = filling.of("plan.virtual_stages", plan.virtual_stages, default)
     if not allowed.allows(v):
-        raise InputError(f"schedule {name}: got v = {v}; allowed: {allowed}")
+        raise InputError(f"plan.virtual_stages: got {v} with schedule {name}; allowed: {allowed}")
     return name, v
 
 
@@ -253,32 +279,16 @@ def _layers_per_chunk(record: Record, trainer: Trainer, schedule: str, v: int, f
     p, layers = record.plan.pipeline_parallel, record.plan.layers_per_stage
     if trainer.divides_modules and v == 1 and p > 1 and (layers is None or max(layers) - min(layers) <= 1):
         filling.taken.append("plan.layers_per_stage = modules evenly, as the trainer divides them (for layers evenly)")
-        return _modules_evenly(record.model.num_layers, p)
+        return modules_evenly(record.model.num_layers, p)
     if layers is None:
         split = balanced_split(record.model.num_layers, p * v)
         if split is None:
-            raise InputError(f"{record.model.num_layers} layers on {p * v} stages have no even split")
+            raise InputError(f"plan.pipeline_parallel: {record.model.num_layers} layers on {p * v} stages (p v)")
         if record.model.num_layers % (p * v):
             filling.taken.append("plan.layers_per_stage = as even as possible")
         return split
     chunks = [0] * (p * v)
     for rank, held in enumerate(layout_of(schedule, tuple(chunks), v).placement):
-        for stage, size in _spread(layers[rank], held, last=p * v - 1):
+        for stage, size in spread(layers[rank], held, last=p * v - 1):
             chunks[stage] = size
     return tuple(chunks)
-
-
-def _modules_evenly(num_layers: int, stages: int) -> tuple[int, ...]:
-    """Layers of each stage where embedding, layers, final norm and head are divided evenly, first stages one more."""
-    base, more = divmod(num_layers + 3, stages)
-    sizes = [base + (stage < more) for stage in range(stages)]
-    sizes[0] -= 1
-    sizes[-1] -= 2
-    return tuple(sizes)
-
-
-def _spread(layers: int, stages: Sequence[int], *, last: int) -> list[tuple[int, int]]:
-    """(stage, layers) of one rank's stages: even; embedding and head stand for a layer where it does not come out."""
-    base, extra = divmod(layers, len(stages))
-    inner_first = sorted(stages, key=lambda stage: (stage in (0, last), stage))
-    return [(stage, base + (place < extra)) for place, stage in enumerate(inner_first)]

@@ -9,8 +9,8 @@ from ppadvisor.errors import InputError
 from ppadvisor.evidence.cases import case_of
 from ppadvisor.evidence.constants import Run
 from ppadvisor.evidence.logs import Peaks, RunLog, check_sizes, steady_step_time
-from ppadvisor.evidence.records import Record
-from ppadvisor.evidence.validate import Skipped
+from ppadvisor.evidence.records import Record, repeats_in
+from ppadvisor.evidence.validate import REPEATED, Skipped
 from ppadvisor.specs.plan import PlanSpec
 
 GIB = 2.0**30
@@ -49,8 +49,12 @@ def run_of_log(log: RunLog, problem: Problem, plan: PlanSpec) -> Run:
 
 def runs_of_records(records: Iterable[Record]) -> tuple[list[Run], list[Skipped]]:
     """The records that are modelled and hold a step time or peaks as runs; why the others are not."""
-    runs, skipped = [], []
+    records = tuple(records)
+    repeats, runs, skipped = repeats_in(records), [], []
     for record in records:
+        if record.id in repeats:
+            skipped.append(Skipped(id=record.id, reason=REPEATED))
+            continue
         try:
             run = _run_of_record(record)
         except InputError as error:

@@ -11,11 +11,12 @@ import numpy as np
 from ppadvisor import schedules
 from ppadvisor.engine.evaluate import VERDICTS, estimate_plan, quick_step_times, verdict_of
 from ppadvisor.engine.inputs import FloatArray, PlanInputs
-from ppadvisor.engine.memory import ALLOWANCES, BETWEEN_STEPS, MemoryTable, memory_table, together
-from ppadvisor.engine.pipeline import pipeline_of
+from ppadvisor.engine.memory import ALLOWANCES, BETWEEN_STEPS, TERMS, MemoryTable, memory_table, together
+from ppadvisor.engine.pipeline import MOST_ACTIONS, Pipeline, pipeline_of, timed_pipeline
 from ppadvisor.engine.problem import Problem
 from ppadvisor.engine.results import Verdict
 from ppadvisor.engine.tables import table_of
+from ppadvisor.errors import InputError
 from ppadvisor.evidence import KindName
 from ppadvisor.evidence.cases import Case
 from ppadvisor.evidence.records import Scope
@@ -30,8 +31,11 @@ LEFT_OUT: dict[str, tuple[str, ...]] = {
     "reserved": OUTSIDE_TORCH,
     "process": (),
     "activation": (*ALLOWANCES, *BETWEEN_STEPS),
+    "static": (*ALLOWANCES, *(name for name, _ in TERMS if name not in BETWEEN_STEPS)),
 }
 """Of each quantity of memory, the terms that are no part of it."""
+
+LOWEST_RANK = "lowest rank"
 
 LARGEST = 3
 """Terms that a row names."""
@@ -91,6 +95,12 @@ class Footprint:
         stage = max(stages, key=lambda stage: total[stage])
         return self._with_range(self._at(total, terms, stage), terms)
 
+    def of_one(self, stage: int | None) -> Prediction:
+        """torch's maximum on this stage; None: on the one where it is lowest."""
+        terms = self.terms("allocated")
+        total = sum(terms.values(), np.zeros(self.case.plan.pipeline_parallel))
+        return self._at(total, terms, int(np.argmin(total)) if stage is None else stage)
+
     def _with_range(self, prediction: Prediction, terms: Mapping[str, FloatArray]) -> Prediction:
         """The prediction with what the allowances among its terms leave open."""
         if prediction.stage is None or not set(ALLOWANCES).intersection(terms):
@@ -136,8 +146,18 @@ def _stages(scope: Scope, number: int) -> tuple[int, ...]:
 
 
 def memory(case: Case, quantity: str) -> Prediction:
-    """`allocated`, `reserved`, `process` or `activation` of the ranks that were measured."""
+    """`allocated`, `reserved`, `process`, `activation` or `static` of the ranks that were measured."""
     return Footprint(case).peak(quantity, case.record.measured.peak_scope or "max")
+
+
+def part(case: Case, quantity: str) -> Prediction:
+    """`static` (weights, gradients, optimizer) of the ranks that were measured; torch's maximum of a stage, by number.
+
+    `lowest rank` is that of the stage where it is lowest.
+    """
+    if quantity == "static":
+        return memory(case, quantity)
+    return Footprint(case).of_one(None if quantity == LOWEST_RANK else int(quantity))
 
 
 def out_of_memory(case: Case, _: str) -> Prediction:
@@ -152,16 +172,54 @@ def step_time(case: Case, _: str) -> Prediction:
 
 
 def bubble(case: Case, _: str) -> Prediction:
-    """Idle share: inside the ranks' own spans where the authors computed it so, else of the pipeline's whole span."""
+    """Idle share of the pipeline's whole span; where the authors computed it, what they computed."""
+    if case.record.measured.bubble_is == "computed" and not schedules.get(case.plan.schedule).asynchronous:
+        return _computed_bubble(case)
     time = estimate_plan(case.problem, case.plan, margin=1.0).time
-    in_span = time.bubble_in_span_fraction if case.record.measured.bubble_is == "computed" else None
     idle = {name: value for name, value in time.terms.items() if name in ("bubble_s", "imbalance_s", "handoff_s")}
-    return Prediction(time.bubble_fraction if in_span is None else in_span, _largest(idle))
+    return Prediction(time.bubble_fraction, _largest(idle))
+
+
+def _computed_bubble(case: Case) -> Prediction:
+    """(cost − m (F + B + W)) / cost with one F, B and W for all stages; the cost is the longest span of a rank.
+
+    So computes Zero Bubble Pipeline Parallelism (Qi et al. 2024, arXiv 2401.10241, table 5) from its profile: with the
+    times that it prints, equal on all stages, a replay gives its numbers to the last digit. Uneven stages, embedding
+    and head, are no part of it.
+    """
+    pipeline = _of_equal_stages(case)
+    without, with_links = (pipeline.replayed(links=links) for links in (False, True))
+    if without is None or with_links is None:
+        raise InputError("too many micro-batches to replay them one by one")
+    free, whole = without.bubble_in_span_fraction, with_links.bubble_in_span_fraction
+    busy = float(with_links.busy_s.mean())
+    idle = [busy * share / (1.0 - share) for share in (free, whole)]
+    return Prediction(whole, _largest({"bubble_s": idle[0], "handoff_s": idle[1] - idle[0]}))
+
+
+def _of_equal_stages(case: Case) -> Pipeline:
+    """The pipeline as if every stage were the one in the middle; without orders where they would be too long."""
+    plan, pipeline = case.plan, timed_pipeline(case.problem, case.plan)
+    if plan.pipeline_parallel * plan.virtual_stages * plan.num_microbatches > MOST_ACTIONS // 2:
+        return pipeline
+    times, middle = pipeline.times, plan.pipeline_parallel // 2
+
+    def equal(of_stages: FloatArray) -> FloatArray:
+        return np.broadcast_to(of_stages[:, middle : middle + 1], of_stages.shape)
+
+    times = replace(
+        times,
+        forward=equal(times.forward),
+        backward=equal(times.backward),
+        weight_grad=equal(times.weight_grad),
+    )
+    return replace(pipeline, times=times).of_microbatches(plan.num_microbatches)
 
 
 PREDICTORS: dict[KindName, Callable[[Case, str], Prediction]] = {
     "memory": memory,
     "activation": memory,
+    "parts": part,
     "oom": out_of_memory,
     "bubble": bubble,
     "time": step_time,

@@ -21,8 +21,8 @@ from ppadvisor.evidence.cases import Case, case_of
 from ppadvisor.evidence.order import CLEAR, RESOLUTION, Outcome, first_of, offered_by, outcome_of, pairs_of
 from ppadvisor.evidence.predict import PREDICTORS
 from ppadvisor.evidence.questions import Question, Tried, plans_of, question_of
-from ppadvisor.evidence.records import Record
-from ppadvisor.evidence.validate import Skipped
+from ppadvisor.evidence.records import Record, repeats_in
+from ppadvisor.evidence.validate import REPEATED, Skipped
 from ppadvisor.specs.plan import PlanSpec
 from ppadvisor.specs.version import FORMAT_VERSION, MODEL_VERSION
 
@@ -163,7 +163,10 @@ BASELINES: dict[str, Callable[[Candidate], float]] = {
 def rank_records(records: Iterable[Record], *, label: str = "all", partial: bool = False) -> Ranking:
     """Order the plans of every question and score the order. A question is formed of records with the label only."""
     candidates: dict[tuple[str, ...], list[Candidate]] = {}
-    asked, skipped = _questions(_chosen(records, label, partial))
+    chosen = _chosen(records, label, partial)
+    repeats = repeats_in(chosen)
+    asked, skipped = _questions(record for record in chosen if record.id not in repeats)
+    skipped += [Skipped(id=record.id, reason=REPEATED) for record in chosen if record.id in repeats]
     for key, (_, of_one) in asked.items():
         candidates[key], failed = _candidates(plans_of(of_one))
         skipped += failed

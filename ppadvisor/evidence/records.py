@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from importlib import resources
-from math import prod
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -14,6 +13,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from ppadvisor.errors import InputError
 from ppadvisor.evidence import Label
+from ppadvisor.evidence.consistency import check_consistent
 from ppadvisor.specs.base import NonNegativeInt, PositiveFloat, PositiveInt, Spec
 from ppadvisor.specs.cluster import Precision
 from ppadvisor.specs.files import read_text
@@ -193,8 +193,8 @@ class Record(Spec):
     id: str
     group: str
     """Key of the configuration: equal keys are one configuration, across sources."""
-    label: Label = "tests"
-    """Whether it may calibrate a constant or tests the predictions; of shipped records by `label_of`."""
+    label: Label = Field(default_factory=lambda data: label_of(data.get("group", "")))
+    """Whether it may calibrate a constant or tests the predictions; where it is left out, by `label_of`."""
     source: Source
     model: RecordModel
     cluster: RecordCluster
@@ -211,25 +211,12 @@ class Record(Spec):
 
     @model_validator(mode="after")
     def _consistent(self) -> Record:
-        plan, batch = self.plan, self.training.global_batch_size
-        ranks = (plan.pipeline_parallel, plan.tensor_parallel, plan.context_parallel, plan.data_parallel)
-        sizes = (plan.num_microbatches, plan.micro_batch_size, plan.data_parallel)
-        _check_product("p t c d", ranks, "cluster.num_gpus", self.cluster.num_gpus)
-        _check_product("m b d", sizes, "training.global_batch_size", batch)
-        layers = plan.layers_per_stage
-        if layers is not None and (len(layers), sum(layers)) != (plan.pipeline_parallel, self.model.num_layers):
-            raise ValueError(
-                f"plan.layers_per_stage: got {len(layers)} numbers with sum {sum(layers)}; needs "
-                f"p = {plan.pipeline_parallel} with sum {self.model.num_layers}"
-            )
+        check_consistent(self)
         return self
 
 
-def _check_product(what: str, factors: tuple[int | None, ...], field: str, value: int | None) -> None:
-    known = [factor for factor in factors if factor is not None]
-    if value is not None and len(known) == len(factors) and prod(known) != value:
-        raise ValueError(f"{field}: got {value}, but {what} = {prod(known)}")
-
+Check = Callable[[Record], object]
+"""What raises InputError for a record that does not do."""
 
 PARTS: dict[str, type[Spec]] = {
     "": Record,
@@ -251,25 +238,36 @@ def shipped_records() -> tuple[Record, ...]:
     return parse_records(gzip.decompress(data).decode(), SHIPPED)
 
 
-def read_records(paths: Iterable[Path]) -> tuple[Record, ...]:
+def repeats_in(records: Iterable[Record]) -> frozenset[str]:
+    """Ids of the records with flag `repeat` that print the numbers of an earlier one again, to be counted once."""
+    seen, repeats, told = set(), set(), {"model", "cluster", "training", "plan", "measured"}
+    for record in records:
+        numbers = record.source.key, record.model_dump_json(include=told)
+        if "repeat" in record.flags and numbers in seen:
+            repeats.add(record.id)
+        seen.add(numbers)
+    return frozenset(repeats)
+
+
+def read_records(paths: Iterable[Path], check: Check | None = None) -> tuple[Record, ...]:
     """A user's own records. InputError for a file that cannot be read, one without records, and a wrong line."""
     records: dict[str, Record] = {}
     for path in paths:
-        for record in parse_records(read_text(path, MAX_BYTES), str(path)):
+        for record in parse_records(read_text(path, MAX_BYTES), str(path), check):
             if record.id in records:
                 raise InputError(f"{path}: id: {record.id!r} stands in an earlier file too")
             records[record.id] = record
     return tuple(records.values())
 
 
-def parse_records(text: str, where: str) -> tuple[Record, ...]:
+def parse_records(text: str, where: str, check: Check | None = None) -> tuple[Record, ...]:
     """The records of JSON lines; empty lines are passed over. InputError that names file, line and field."""
     records: dict[str, Record] = {}
     for number, line in enumerate(text.split("\n"), 1):
         if not line.strip():
             continue
         place = f"{where}, line {number}"
-        record = _parse(line, place)
+        record = _parse(line, place, check)
         if record.id in records:
             raise InputError(f"{place}: id: {record.id!r} stands in the file twice")
         records[record.id] = record
@@ -278,9 +276,14 @@ def parse_records(text: str, where: str) -> tuple[Record, ...]:
     return tuple(records.values())
 
 
-def _parse(line: str, place: str) -> Record:
+def _parse(line: str, place: str, check: Check | None) -> Record:
     try:
-        return Record.model_validate_json(line)
+        record = Record.model_validate_json(line)
+        if check is not None:
+            check(record)
+        return record
+    except InputError as error:
+        raise InputError(f"{place}: {error}") from None
     except ValidationError as error:
         if error.errors()[0]["type"] == "json_invalid":
             raise InputError(f"{place}: {error.errors()[0]['msg']}") from None

@@ -38,6 +38,20 @@ class SourceErrors(ErrorScore):
     quantities: dict[str, ErrorScore]
 
 
+class PointScore(Result):
+    """Of predicted − measured, shares of the pipeline's span, in percentage points.
+
+    A relative error of a share near zero says nothing.
+    """
+
+    n: int
+    mean_abs_error_points: float | None
+    bias_points: float | None
+    worst_low_points: float | None
+    """The lowest error: the most optimistic prediction."""
+    worst_high_points: float | None
+
+
 class FitScore(Result):
     """Fits or ran out. `borderline` is right for a run that ran out and wrong for one that fitted."""
 
@@ -69,6 +83,11 @@ class Row(Result):
     predicted_high: float | None
     measured: float
     error_fraction: float | None
+    """Predicted / measured − 1."""
+    error_points: float | None
+    """Predicted − measured in percentage points; of bubbles, in place of the relative error."""
+    known_gap: str | None
+    """Of a peak of a shipped run that is more than 5 % off: what explains it, as far as known."""
     verdict: Verdict | None
     stage: int | None
     terms: dict[str, float]
@@ -113,6 +132,20 @@ def _ranges(rows: Sequence[Row]) -> dict[str, float | None]:
     inside = [low <= row.measured <= high for low, high, row in ends]
     width = [(high - low) / 2 / row.predicted for low, high, row in ends]
     return {"inside_range_fraction": float(np.mean(inside)), "range_fraction": float(np.mean(width))}
+
+
+def score_points(rows: Sequence[Row]) -> PointScore:
+    """Errors in percentage points."""
+    errors = np.array([row.error_points for row in rows if row.error_points is not None])
+    if not len(errors):
+        return PointScore(**{**dict.fromkeys(PointScore.model_fields), "n": 0})
+    return PointScore(
+        n=len(errors),
+        mean_abs_error_points=float(np.abs(errors).mean()),
+        bias_points=float(errors.mean()),
+        worst_low_points=float(errors.min()),
+        worst_high_points=float(errors.max()),
+    )
 
 
 def score_fits(rows: Sequence[Row]) -> FitScore:

@@ -11,13 +11,29 @@ from ppadvisor.errors import InputError
 from ppadvisor.evidence import KindName
 from ppadvisor.evidence.cases import case_of
 from ppadvisor.evidence.formula_score import formula_row
-from ppadvisor.evidence.predict import PREDICTORS
-from ppadvisor.evidence.records import Record, Usable
-from ppadvisor.evidence.scores import FitScore, Row, SourceErrors, Unit, score_errors, score_fits
+from ppadvisor.evidence.known_gaps import BEYOND, gap_of
+from ppadvisor.evidence.predict import LOWEST_RANK, PREDICTORS
+from ppadvisor.evidence.records import Record, Usable, repeats_in
+from ppadvisor.evidence.scores import (
+    FitScore,
+    PointScore,
+    Row,
+    SourceErrors,
+    Unit,
+    score_errors,
+    score_fits,
+    score_points,
+)
 from ppadvisor.evidence.trainers import ELSEWHERE, UNSPECIFIED
 from ppadvisor.specs.version import FORMAT_VERSION, MODEL_VERSION
 
 GIB = 2**30
+
+REPEATED = "prints the numbers of another record again, which counts once"
+
+Score = SourceErrors | PointScore | FitScore
+SCORES: dict[str, Callable[[Sequence[Row]], Score]] = {"oom": score_fits, "bubble": score_points}
+"""Kind -> its score, where that is not one of relative errors."""
 
 
 class Skipped(Result):
@@ -25,6 +41,13 @@ class Skipped(Result):
 
     id: str
     reason: str
+
+
+class FullestStage(Result):
+    """Of the runs with a peak of every stage, those of which we name the fullest stage."""
+
+    n: int
+    right: int
 
 
 class Validation(Result):
@@ -35,8 +58,10 @@ class Validation(Result):
     kind: KindName
     label: str
     partial: bool
-    summary: SourceErrors | FitScore
-    sources: dict[str, SourceErrors | FitScore]
+    summary: Score
+    sources: dict[str, Score]
+    fullest_stage: FullestStage | None
+    """Of kind memory, where a record tells the peak of every stage."""
     rows: tuple[Row, ...]
     skipped: tuple[Skipped, ...]
     defaults: dict[str, int]
@@ -50,6 +75,8 @@ class Reading:
     field: str
     quantity: str
     value: float
+    asked: str | None = None
+    """What the predictor is asked, where it is not the quantity."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +104,17 @@ def _memory(record: Record) -> list[Reading]:
     ]
 
 
+def _parts(record: Record) -> list[Reading]:
+    """What is known of memory beside its peak."""
+    measured = record.measured
+    by_stage = enumerate(measured.peak_by_stage_gib or ())
+    return [
+        *_of("static_allocated_gib", "static", measured.static_allocated_gib, GIB),
+        *_of("min_rank_allocated_gib", LOWEST_RANK, measured.min_rank_allocated_gib, GIB),
+        *(Reading("peak_by_stage_gib", "each stage", peak * GIB, str(stage)) for stage, peak in by_stage),
+    ]
+
+
 KINDS: dict[KindName, Kind] = {
     "memory": Kind("memory", "memory_partial", "bytes", _memory),
     "activation": Kind(
@@ -85,6 +123,7 @@ KINDS: dict[KindName, Kind] = {
         "bytes",
         lambda record: _of("activation_gib", "activation", record.measured.activation_gib, GIB),
     ),
+    "parts": Kind("memory", "memory_partial", "bytes", _parts),
     "oom": Kind(
         "oom", None, "ran_out", lambda record: _of("out_of_memory", "out_of_memory", record.measured.out_of_memory)
     ),
@@ -104,10 +143,16 @@ def validate_records(
     records: Iterable[Record], kind: KindName, *, label: str = "all", partial: bool = False
 ) -> Validation:
     """Predict and score the records that have the kind and the label. InputError where there is no partial kind."""
+    records = tuple(records)
+    repeats = repeats_in(records)
     rows: list[Row] = []
     skipped: list[Skipped] = []
+    named: list[bool] = []
     defaults: Counter[str] = Counter()
     for record, readings in _chosen(records, kind, label, partial):
+        if record.id in repeats:
+            skipped.append(Skipped(id=record.id, reason=REPEATED))
+            continue
         try:
             predicted = _rows(record, kind, readings)
         except InputError as error:
@@ -115,7 +160,8 @@ def validate_records(
             continue
         rows += predicted
         defaults.update(predicted[0].defaults)
-    score = score_fits if kind == "oom" else score_errors
+        named += _names_fullest(record, kind, predicted)
+    score = SCORES.get(kind, score_errors)
     by_source = {name: [row for row in rows if row.source == name] for name in dict.fromkeys(r.source for r in rows)}
     return Validation(
         kind=kind,
@@ -123,6 +169,7 @@ def validate_records(
         partial=partial,
         summary=score(rows),
         sources={name: score(of_source) for name, of_source in by_source.items()},
+        fullest_stage=FullestStage(n=len(named), right=sum(named)) if named else None,
         rows=tuple(rows),
         skipped=tuple(skipped),
         defaults=dict(sorted(defaults.items())),
@@ -143,6 +190,20 @@ def _chosen(
             yield record, readings
 
 
+def _names_fullest(record: Record, kind: KindName, rows: Sequence[Row]) -> list[bool]:
+    """Whether the stage that we name is the fullest, of a record that tells the peak of every stage."""
+    peaks = record.measured.peak_by_stage_gib
+    if kind != "memory" or peaks is None or len(peaks) == 1:
+        return []
+    return [rows[0].stage == peaks.index(max(peaks))]
+
+
+def _known_gap(record: Record, kind: KindName, error: float | None) -> str | None:
+    """What explains a peak that is far off."""
+    far = kind == "memory" and error is not None and abs(error) > BEYOND
+    return gap_of(record.id, record.source.key) if far else None
+
+
 def _rows(record: Record, kind: KindName, readings: Sequence[Reading]) -> list[Row]:
     """A row for each number of the record. InputError where it has none, or is not modelled."""
     if not readings:
@@ -150,7 +211,9 @@ def _rows(record: Record, kind: KindName, readings: Sequence[Reading]) -> list[R
     case = case_of(record)
     rows = []
     for reading in readings:
-        prediction = PREDICTORS[kind](case, reading.quantity)
+        prediction = PREDICTORS[kind](case, reading.asked or reading.quantity)
+        in_points = KINDS[kind].unit == "fraction"
+        error = None if kind == "oom" or in_points else prediction.value / reading.value - 1.0
         rows.append(
             Row(
                 id=record.id,
@@ -163,7 +226,9 @@ def _rows(record: Record, kind: KindName, readings: Sequence[Reading]) -> list[R
                 predicted_low=prediction.low,
                 predicted_high=prediction.high,
                 measured=reading.value,
-                error_fraction=None if kind == "oom" else prediction.value / reading.value - 1.0,
+                error_fraction=error,
+                error_points=100.0 * (prediction.value - reading.value) if in_points else None,
+                known_gap=_known_gap(record, kind, error),
                 verdict=prediction.verdict,
                 stage=prediction.stage,
                 terms=dict(prediction.terms),

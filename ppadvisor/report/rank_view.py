@@ -10,7 +10,7 @@ from ppadvisor.evidence.ranking_score import BASELINES, Ranking
 from ppadvisor.report.json_ import dump_json
 from ppadvisor.report.prose import join_blocks
 from ppadvisor.report.rows import Column, Row, render_rows
-from ppadvisor.report.validate_view import ALL, notes_of
+from ppadvisor.report.validate_view import ALL, NOTHING, notes_of
 from ppadvisor.units import format_fraction
 
 
@@ -119,9 +119,10 @@ def render_ranking(report: Ranking, format: str, *, with_rows: bool, width: int,
         keys = CSV_QUESTIONS if with_rows else CSV_SCORES
         return render_rows([Column(key, key) for key in keys], rows, format)
     bullet = "- " if format == "markdown" else ""
+    table = render_rows(columns, rows, format, width=width, color=color).rstrip("\n") if report.rows else NOTHING
     blocks = [
         [f"{bullet}{line}" for line in _header(report)],
-        [render_rows(columns, rows, format, width=width, color=color).rstrip("\n")],
+        [table],
         [f"{bullet}{line}" for line in (*_known(report), *notes_of(report))],
     ]
     return join_blocks(blocks, format, width)

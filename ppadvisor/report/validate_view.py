@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from ppadvisor.evidence.formula_score import FormulaErrors, FormulaFits, FormulaRow
 from ppadvisor.evidence.ranking_score import Ranking
-from ppadvisor.evidence.scores import ErrorScore, FitScore, SourceErrors, Unit
+from ppadvisor.evidence.scores import ErrorScore, FitScore, PointScore, SourceErrors, Unit
 from ppadvisor.evidence.validate import Validation
 from ppadvisor.report.json_ import dump_json
 from ppadvisor.report.prose import join_blocks
@@ -22,6 +22,11 @@ def format_error(share: float) -> str:
     return f"{share * 100:+.1f} %"
 
 
+def format_points(points: float) -> str:
+    """A signed difference of shares."""
+    return f"{points:+.1f}"
+
+
 SCORES = (
     Column("source", "source", justify="left"),
     Column("quantity", "quantity", justify="left", names_row=True),
@@ -33,6 +38,14 @@ SCORES = (
     Column("inside_range_fraction", "in range", format_fraction, priority=1),
     Column("range_fraction", "range ±", format_fraction, priority=1),
     Column("megatron_formula.mean_abs_error_fraction", "Megatron's formula", format_fraction),
+)
+POINTS = (
+    Column("source", "source", justify="left"),
+    Column("n", "n"),
+    Column("mean_abs_error_points", "mean |error| [points]", lambda points: f"{points:.1f}"),
+    Column("bias_points", "bias [points]", format_points),
+    Column("worst_low_points", "worst low [points]", format_points),
+    Column("worst_high_points", "worst high [points]", format_points),
 )
 FITS = (
     Column("source", "source", justify="left"),
@@ -54,11 +67,16 @@ ERRORS_IN_CSV = ("n", "bias_fraction", "worst_low_fraction", "worst_high_fractio
 FITS_IN_CSV = ("n", "our_right_fraction", "our_missed_oom_fraction")
 """What csv says of Megatron's formula beyond the columns for people."""
 
-WITH_WORST = ("memory", "activation")
+WITH_WORST = ("memory", "activation", "parts", "bubble")
 """Kinds whose scores are followed by the largest errors."""
+ONE_QUANTITY = ("bubble", "time")
+"""Kinds whose rows need not name it."""
+NOTHING = "Nothing to compare: every record was skipped"
+FEW = 3
+"""So many skipped records are named."""
 WORST = 5
 """How many."""
-OF_WORST = ("id", "quantity", "predicted", "measured", "error_fraction", "terms")
+OF_WORST = ("id", "quantity", "predicted", "measured", "error_fraction", "error_points", "terms", "known_gap")
 """What is shown of them."""
 
 WRITTEN: dict[Unit, tuple[str, Callable[[float], str]]] = {
@@ -78,23 +96,29 @@ def render_validation(report: Validation, format: str, *, with_rows: bool, width
     if format == "csv":
         return render_rows([Column(key, key) for key in _csv_keys(report, columns, rows, with_rows)], rows, format)
     bullet = "- " if format == "markdown" else ""
-    blocks = [
-        [f"{bullet}{line}" for line in _header(report)],
-        [render_rows(columns, rows, format, width=width, color=color).rstrip("\n")],
-    ]
+    table = render_rows(columns, rows, format, width=width, color=color).rstrip("\n") if report.rows else NOTHING
+    blocks = [[f"{bullet}{line}" for line in _header(report)], [table]]
     if report.kind in WITH_WORST and report.rows and not with_rows:
         shown, measured = _measured(report)
-        worst = sorted(measured, key=lambda row: -abs(row["error_fraction"]))[:WORST]
+        worst = sorted(measured, key=_distance)[:WORST]
         kept = [column for column in shown if column.key in OF_WORST]
         table = render_rows(kept, worst, format, width=width, color=color)
         blocks += [["The largest errors"], [table.rstrip("\n")]]
-    blocks.append([f"{bullet}{line}" for line in (*formula_notes(report), *notes_of(report))])
+    blocks.append([f"{bullet}{line}" for line in (*_named(report), *formula_notes(report), *notes_of(report))])
     return join_blocks(blocks, format, width)
+
+
+def _distance(row: Row) -> float:
+    """The largest errors first."""
+    error: float = row["error_fraction"] if row["error_points"] is None else row["error_points"]
+    return -abs(error)
 
 
 def _csv_keys(report: Validation, columns: Sequence[Column], rows: Sequence[Row], with_rows: bool) -> list[str]:
     """Keys of the JSON; what is said of Megatron's formula one by one."""
     if not with_rows or not rows:
+        if isinstance(report.summary, PointScore):
+            return [column.key for column in columns]
         more = FITS_IN_CSV if isinstance(report.summary, FitScore) else ERRORS_IN_CSV
         return [*(column.key for column in columns), *(f"{FORMULA}.{key}" for key in more)]
     parts = [f"{FORMULA}.{key}" for key in FormulaRow.model_fields]
@@ -105,6 +129,8 @@ def _scores(report: Validation) -> tuple[tuple[Column, ...], list[Row]]:
     sources = {**report.sources, ALL: report.summary}
     if isinstance(report.summary, FitScore):
         return FITS, [{"source": name, **score.model_dump()} for name, score in sources.items()]
+    if isinstance(report.summary, PointScore):
+        return POINTS, [{"source": name, **score.model_dump()} for name, score in sources.items()]
     lines = [line for name, score in sources.items() if isinstance(score, SourceErrors) for line in _lines(name, score)]
     return _filled(SCORES, lines), lines
 
@@ -129,15 +155,19 @@ def _measured(report: Validation) -> tuple[tuple[Column, ...], list[Row]]:
         Column("predicted_high", f"to{words}", text, priority=1),
         Column("measured", f"measured{words}", text),
         Column("error_fraction", "error", format_error),
+        Column("error_points", "error [points]", format_points),
         Column("stage", "stage", priority=1),
         Column("verdict", "verdict", _verdict, justify="left"),
         Column("terms", "largest terms", _terms(unit), justify="left", priority=2, min_width=40),
+        Column("known_gap", "what explains it", justify="left", priority=3, min_width=40),
         Column("megatron_formula.predicted", "Megatron's formula [GiB]", format_gib, priority=1),
         Column("megatron_formula.error_fraction", "its error", format_error, priority=1),
         Column("megatron_formula.verdict", "its verdict", _verdict, justify="left", priority=1),
         Column("megatron_formula.undefined", "not defined", justify="left", priority=1, min_width=20),
     ]
     rows = _dumped(report)
+    if report.kind in ONE_QUANTITY:
+        columns = [column for column in columns if column.key != "quantity"]
     return _filled(columns, rows), rows
 
 
@@ -168,14 +198,23 @@ def _header(report: Validation) -> Iterator[str]:
     yield f"Validate  {report.kind}: {len(report.rows):,} numbers of {records:,} records{label}{partial}"
     if report.kind == "oom":
         yield "Predicted against what the driver shows, without a margin; borderline is right for a run that ran out."
+    elif report.kind == "bubble":
+        yield "Error     predicted - measured in percentage points of the pipeline's span: below zero is optimistic"
     else:
         yield "Error     predicted / measured - 1: below zero is optimistic"
+
+
+def _named(report: Validation) -> Iterator[str]:
+    """Whether the stage that we call the fullest is."""
+    named = report.fullest_stage
+    if named is not None:
+        yield f"Fullest stage named right: {named.right} of {named.n} runs with a peak of every stage"
 
 
 def formula_notes(report: Validation) -> Iterator[str]:
     """What Megatron's formula is, how much better or worse it does, and where it has no number."""
     asked = [row.megatron_formula for row in report.rows if row.megatron_formula is not None]
-    if not asked:
+    if not asked or isinstance(report.summary, PointScore):
         return
     formula = report.summary.megatron_formula
     yield (
@@ -198,9 +237,11 @@ def _beside(its: float | None, ours: float | None) -> str:
 
 
 def notes_of(report: Validation | Ranking) -> Iterator[str]:
-    """What was skipped and why; what was taken where records say nothing."""
-    for reason, number in Counter(skipped.reason for skipped in report.skipped).items():
-        yield f"Skipped {number:,}: {reason}"
+    """What was skipped and why, few by their ids; what was taken where records say nothing."""
+    for reason in dict.fromkeys(skipped.reason for skipped in report.skipped):
+        ids = [skipped.id for skipped in report.skipped if skipped.reason == reason]
+        few = f" ({', '.join(ids)})" if len(ids) <= FEW else ""
+        yield f"Skipped {len(ids):,}{few}: {reason}"
     if report.defaults:
         taken = "; ".join(f"{text} ({number:,})" for text, number in report.defaults.items())
         yield f"Taken where records say nothing (how many): {taken}"

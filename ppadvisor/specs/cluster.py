@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from ppadvisor.specs.base import PositiveFloat, PositiveInt, Spec
+from ppadvisor.specs.base import PositiveBytes, PositiveFloat, PositiveInt, Spec
 from ppadvisor.specs.calibrated import CalibratedAssumption
 
 Precision = Literal["bf16", "fp16", "fp32", "fp8"]
@@ -23,7 +23,7 @@ class GpuSpec(Spec):
     """Generation, as `hopper`: what a software stack reaches on it; where empty, what it reaches on any."""
     source: str
     """Datasheet (title and where it stands) of peaks and bandwidths."""
-    memory_bytes: PositiveInt
+    memory_bytes: PositiveBytes
     """What the driver shows to a program (total memory of the device, after ECC and reservations)."""
     memory_source: str
     """Where `memory_bytes` was read; says so when it is estimated from the nominal size."""

@@ -32,10 +32,11 @@ def describe_problem(error: ValidationError, where: str, known: tuple[str, ...] 
         return f"{where}: unknown key {field!r}{tail}"
     if first["type"] == "missing":
         return f"{where}: {field} is missing"
+    place = f"{where}: {field}" if field else where
     if first["type"] == "value_error":
-        return f"{where}: {f'{field}: ' if field else ''}{first['ctx']['error']}"
+        return f"{place}: {first['ctx']['error']}"
     message = first["msg"][0].lower() + first["msg"][1:]
-    return f"{where}: {field}: got {_short(first['input'])}; {message}"
+    return f"{place}: got {_short(first['input'])}; {message}"
 
 
 def _short(value: object) -> str:

@@ -119,6 +119,56 @@ def test_ranking_as_json_follows_its_schema(cli: Cli, ranked: str) -> None:
     assert rules < document["summary"]["baselines"].keys()
 
 
+def test_one_run_has_no_order(cli: Cli, tmp_path: Path) -> None:
+    """A single run is no question: that is said in place of an empty table."""
+    path = tmp_path / "one.jsonl"
+    path.write_text(lines(sample(measured={"step_time_s": 1.0}, usable_for=["time"])))
+    result = cli("validate", str(path), "--kind", "rank")
+    assert result.exit_code == 0
+    assert "Nothing to compare" in result.stdout
+    assert "Skipped 1 (own-1): no other plan that ran answers the same question" in result.stdout
+    assert "regret:" not in result.stdout
+
+
+def test_bubbles_in_every_form(cli: Cli, tmp_path: Path) -> None:
+    """The unit, percentage points, stands in each table and in the keys of csv and JSON."""
+    path = tmp_path / "bubble.jsonl"
+    path.write_text(lines(sample(measured={"bubble_fraction": 0.002}, usable_for=["bubble"])))
+    args = ("validate", str(path), "--kind", "bubble")
+    for form in ("table", "markdown"):
+        text = cli(*args, "--format", form).stdout
+        assert "[points]" in text
+        assert "percentage points" in text
+        assert "largest errors" in text
+        assert "[points]" in cli(*args, "--rows", "--format", form).stdout
+    rows = list(csv.DictReader(io.StringIO(cli(*args, "--format", "csv").stdout)))
+    document = cli(*args, "--format", "json").document
+    check(document, "validate")
+    error = document["rows"][0]["error_points"]
+    assert error == pytest.approx(100 * (document["rows"][0]["predicted"] - 0.002))
+    assert [float(row["mean_abs_error_points"]) for row in rows] == [error, error]
+    assert document["summary"]["bias_points"] == error
+
+
+def test_parts_of_memory_and_the_fullest_stage(cli: Cli, tmp_path: Path) -> None:
+    """The peaks of all stages are lines of kind parts; of kind memory they tell whether we name the fullest."""
+    path = tmp_path / "parts.jsonl"
+    path.write_text(lines(sample(measured={"peak_allocated_gib": 10.0, "peak_by_stage_gib": [10.0, 9.0, 8.0, 9.0]})))
+    assert "Fullest stage named right: 1 of 1 runs" in cli("validate", str(path)).stdout
+    words = [line.split() for line in cli("validate", str(path), "--kind", "parts").stdout.splitlines()]
+    assert ["own", "each", "stage", "4"] in [line[:4] for line in words]
+
+
+def test_rows_of_times_stay_within_80_columns(cli: Cli, tmp_path: Path) -> None:
+    """With an id as long as the longest that ships, which every line names."""
+    path = tmp_path / "time.jsonl"
+    run = sample(id="selective_recompute_table5-0011", measured={"step_time_s": 10.0}, usable_for=["time"])
+    path.write_text(lines(run))
+    text = cli("validate", str(path), "--kind", "time", "--rows").stdout
+    assert "selective_recompute_table5-0011" in text
+    assert max(map(len, text.splitlines())) <= 80
+
+
 def test_questions_in_every_form(cli: Cli, ranked: str) -> None:
     """`--rows` names our first choice and the fastest plan of each question."""
     for form in ("table", "markdown"):
@@ -163,7 +213,9 @@ def test_what_is_skipped_is_told(cli: Cli, tmp_path: Path) -> None:
     path.write_text(lines(sample(plan={"schedule": "po-h"})))
     result = cli("validate", str(path))
     assert result.exit_code == 0
-    assert "Skipped 1: schedule po-h: PipeOffload moves activations to the host" in result.stdout
+    assert "Skipped 1 (own-1): schedule po-h: PipeOffload moves activations to the host" in result.stdout
+    assert "Nothing to compare" in result.stdout
+    assert "source" not in result.stdout
     assert cli("validate", str(path), "--rows").exit_code == 0
 
 
@@ -203,3 +255,13 @@ def test_a_bad_file_is_one_line(cli: Cli, tmp_path: Path) -> None:
     result = cli("validate", str(path))
     assert result.exit_code == 2
     assert f"{path}, line 2: usable_for.0: got 'speed'" in result.stderr
+
+
+@pytest.mark.parametrize("args", [("validate",), ("calibrate", "--records")])
+def test_a_wrong_name_in_a_record_is_bad_input(cli: Cli, tmp_path: Path, args: tuple[str, ...]) -> None:
+    """It is no run that is not modelled: exit 2, with file, line, field and the nearest name, whoever reads records."""
+    path = tmp_path / "runs.jsonl"
+    path.write_text(lines(sample(), sample(id="b", plan={"schedule": "1f1bb"})))
+    result = cli(*args, str(path))
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert f"{path}, line 2: plan.schedule: unknown schedule '1f1bb'; did you mean '1f1b'?" in result.stderr

@@ -18,6 +18,7 @@ from ppadvisor.evidence.logs import Peaks, read_log
 from ppadvisor.evidence.measured_run import run_of_log, runs_of_records
 from ppadvisor.evidence.predict import memory_of
 from ppadvisor.evidence.records import Record, shipped_records
+from ppadvisor.evidence.validate import REPEATED
 from ppadvisor.search.api import make_problem
 from ppadvisor.specs.assumptions import Assumptions
 from ppadvisor.specs.cluster import ClusterSpec
@@ -231,6 +232,14 @@ def test_unlike_runs_are_not_mixed(change: dict[str, str], says: str) -> None:
         calibrate([run, replace(run, problem=other)])
 
 
+def test_numbers_that_are_printed_again_weigh_once() -> None:
+    """A record with flag `repeat` beside its original is no second run."""
+    timed = {"step_time_s": 2.0}
+    runs, skipped = runs_of_records([record(measured=timed), record(id="own-2", measured=timed, flags=["repeat"])])
+    assert [run.name for run in runs] == ["own-1"]
+    assert [(one.id, one.reason) for one in skipped] == [("own-2", REPEATED)]
+
+
 def test_records_that_cannot_be_used_are_named() -> None:
     """A record that is not modelled, and one without a number, are left out with their reasons."""
     runs, skipped = runs_of_records(
@@ -279,12 +288,12 @@ def test_two_published_runs_improve_the_rest(source: str, two: tuple[str, str]) 
     differ by a tenth among themselves and the stack of the latter is fitted to all that calibrate.
     """
     runs, skipped = runs_of_records(published(source))
-    assert not skipped
+    assert {one.reason for one in skipped} <= {REPEATED}
     labels = {one.id: one.label for one in published(source)}
     assert {labels[name] for name in two} == {"calibrates"}
     report = calibrate([run for run in runs if run.name in two])
     rest = [run for run in runs if run.name not in two]
-    assert len(rest) > 60
+    assert len(rest) >= 58  # of bloom_prequel: 63 prints of 60 runs
     before, after = errors(rest), errors(rest, report.cluster)
     assert np.mean(list(after.values())) < np.mean(list(before.values()))
 

@@ -11,6 +11,7 @@ from ppadvisor.evidence.predict import PREDICTORS, Prediction
 from ppadvisor.evidence.questions import plans_of, question_of
 from ppadvisor.evidence.ranking_score import ALONE, Ranking, rank_records
 from ppadvisor.evidence.records import Record, shipped_records
+from ppadvisor.evidence.validate import REPEATED
 from tests.evidence.samples import record
 
 GUARDED_PAIRS = 0.82
@@ -116,6 +117,15 @@ def test_repeated_runs_are_one_plan() -> None:
     """The same plan twice, 10 and 14 s, is one of 12 s; one of its runs that ran out does not count."""
     (plan,) = plans_of([run("a", 10.0, **A), run("b", 14.0, **A), run("c", None, **A)])
     assert plan.step_time_s == 12
+
+
+def test_numbers_that_are_printed_again_are_no_other_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A record with flag `repeat` beside its original is skipped; the plan has one run."""
+    predict(monkeypatch, {"a": 1.0, "b": 2.0})
+    again = run("a2", 10.0, **A).model_copy(update={"flags": ("repeat",)})
+    report = rank_records([run("a", 10.0, **A), again, run("b", 12.0, **B)])
+    assert [(one.id, one.reason) for one in report.skipped] == [("a2", REPEATED)]
+    assert report.summary.plans == 2
 
 
 def test_a_plan_alone_is_skipped() -> None:

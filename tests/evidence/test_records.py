@@ -10,8 +10,13 @@ from typing import Any
 import pytest
 
 from ppadvisor.errors import InputError
+from ppadvisor.evidence.cases import check_record
 from ppadvisor.evidence.records import label_of, parse_records, read_records, shipped_records
 from tests.evidence.samples import lines, sample
+
+ALONE = {"pipeline_parallel": 1, "data_parallel": 4}
+MODULES = {"recompute": "selective"}
+EXPERTS = {"num_experts": 8, "experts_per_token": 2, "moe_ffn_hidden_size": 1024}
 
 
 def test_the_shipped_records_are_read() -> None:
@@ -39,6 +44,13 @@ def test_the_labels_follow_from_the_groups_alone() -> None:
     assert 0.2 < len(calibrating) / len({record.group for record in records}) < 0.3
 
 
+def test_a_record_without_a_label_has_that_of_its_configuration() -> None:
+    """The shipped records without their labels have the same ones again."""
+    shipped = shipped_records()
+    bare = "\n".join(record.model_dump_json(exclude={"label"}, exclude_none=True) for record in shipped)
+    assert [record.label for record in parse_records(bare, "bare")] == [record.label for record in shipped]
+
+
 def test_vocabulary_schedules_are_named_as_in_the_paper() -> None:
     """The artifact's `vocab` is Vocab-2 and its `synctwice` Vocab-1 (arXiv 2411.05288, figure 10: one barrier, two)."""
     for record in shipped_records():
@@ -51,7 +63,7 @@ def test_vocabulary_schedules_are_named_as_in_the_paper() -> None:
 
 
 def test_a_users_file_is_read(tmp_path: Path) -> None:
-    """Records of one's own need no label; empty lines are passed over."""
+    """Empty lines are passed over; a label may be given."""
     path = tmp_path / "runs.jsonl"
     path.write_text(lines(sample(), sample(id="own-2", label="calibrates")) + "\n")
     assert [record.label for record in read_records([path])] == ["tests", "calibrates"]
@@ -70,13 +82,39 @@ def test_a_users_file_is_read(tmp_path: Path) -> None:
         (sample(plan={"data_parallel": 2}), "cluster.num_gpus: got 4, but p t c d = 8"),
         (sample(plan={"num_microbatches": 4}), "training.global_batch_size: got 8, but m b d = 4"),
         (sample(plan={"layers_per_stage": [12, 12]}), "plan.layers_per_stage: got 2 numbers with sum 24; needs p = 4"),
+        (sample(plan={"layers_per_stage": [12, 12, 0, 0]}), "plan.layers_per_stage.2: got 0; only the first and the"),
+        (sample(plan={"schedule": "none"}), "plan.schedule: got 'none' with p = 4; needs p = 1"),
+        (sample(plan={"expert_parallel": 3}), "plan.expert_parallel: got 3; a model without experts needs 1"),
+        (sample(model={"moe": EXPERTS}, plan={"expert_parallel": 3}), "expert_parallel: got 3; does not divide 8 ex"),
+        (sample(measured={"peak_by_stage_gib": [9.0, 8.0]}), "measured.peak_by_stage_gib: got 2 numbers; needs one a"),
+        (sample(model={"vocab_size": 10**19}), "model.vocab_size: got 10000000000000000000; input should be less"),
+        (sample(training={"sequence_length": 10**19}), "training.sequence_length: got 10000000000000000000; input"),
+        (sample(model={"hidden_size": 10**30}), "model.hidden_size: got 1000000000000000000000000000000; input"),
+        (sample(cluster={"gpu": "a1000"}), "cluster.gpu: unknown gpu 'a1000'; did you mean 'a100-sxm-80gb'?"),
+        (sample(training={"optimizer": "adamm"}), "training.optimizer: unknown optimizer 'adamm'; did you mean 'adam'"),
+        (sample(plan={"schedule": "1f1bb"}), "plan.schedule: unknown schedule '1f1bb'; did you mean '1f1b'?"),
+        (sample(plan={**ALONE, "schedule": "gpip"}), "plan.schedule: unknown schedule 'gpip'; did you mean 'gpipe'?"),
+        (
+            sample(plan={"schedule": "zb-v", "virtual_stages": 3}),
+            "plan.virtual_stages: got 3 with schedule zb-v",
+        ),
+        (sample(plan={**MODULES, "recompute_modules": ["atention"]}), "recompute_modules: got ['atention']"),
     ],
 )
 def test_a_wrong_record_is_one_line(changed: dict[str, Any], message: str) -> None:
     """Each mistake names file, line, field and what is allowed."""
     with pytest.raises(InputError) as caught:
-        parse_records(lines(changed), "runs")
+        parse_records(lines(changed), "runs", check_record)
     assert message in str(caught.value)
+    assert str(caught.value).startswith("runs, line 1: ")
+
+
+def test_what_is_right_passes() -> None:
+    """Every shipped record, those that are not modelled included, and stages with the embedding or head alone."""
+    for one in shipped_records():
+        check_record(one)
+    ends = sample(plan={"layers_per_stage": [0, 12, 12, 0]})
+    assert parse_records(lines(ends), "runs", check_record)[0].plan.layers_per_stage == (0, 12, 12, 0)
 
 
 @pytest.mark.parametrize(
@@ -84,6 +122,8 @@ def test_a_wrong_record_is_one_line(changed: dict[str, Any], message: str) -> No
     [
         (lines(sample(), sample()), "runs, line 2: id: 'own-1' stands in the file twice"),
         (lines(sample()) + "{", "runs, line 2: Invalid JSON"),
+        ("[1, 2]", r"runs, line 1: got \[1, 2\]; input should be an object"),
+        ("3", "runs, line 1: got 3; input should be an object"),
         ("\n", "runs: holds no record"),
     ],
 )

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
+from ppadvisor import schedules
 from ppadvisor.engine.evaluate import estimate_plan
 from ppadvisor.errors import InputError
 from ppadvisor.evidence import KIND_NAMES, KindName
 from ppadvisor.evidence.cases import Case, case_of
-from ppadvisor.evidence.predict import PREDICTORS, Prediction, memory, out_of_memory, step_time
-from ppadvisor.evidence.records import Record, shipped_records
+from ppadvisor.evidence.known_gaps import GAPS
+from ppadvisor.evidence.predict import PREDICTORS, Prediction, bubble, memory, out_of_memory, step_time
+from ppadvisor.evidence.records import Record, repeats_in, shipped_records
 from ppadvisor.evidence.scores import ErrorScore, FitScore, SourceErrors
-from ppadvisor.evidence.validate import KINDS, validate_records
+from ppadvisor.evidence.validate import KINDS, REPEATED, validate_records
+from ppadvisor.schedules.replay import replay
 from ppadvisor.units import GIB
 from tests.evidence.samples import record
 
@@ -88,6 +92,120 @@ def test_step_time_is_what_the_engine_says_of_the_plan() -> None:
     case = case_of(first("zerobubble", "zb-1p"))
     shown = estimate_plan(case.problem, case.plan, margin=1.0).time.step_time_s
     assert step_time(case, "").value == pytest.approx(shown, rel=1e-3)
+
+
+def computed(case: Case) -> float | None:
+    """The bubble of a record's schedule with the source's own times, one of each for all stages."""
+    measured, plan = case.record.measured, case.plan
+    p, v, m = plan.pipeline_parallel, plan.virtual_stages, plan.num_microbatches
+    forward, of_inputs, of_weights, handoff = (
+        time or 0 for time in (measured.t_f_s, measured.t_b_s, measured.t_w_s, measured.t_comm_s)
+    )
+    schedule, rank = schedules.get(plan.schedule), np.ones(p)
+    orders = schedule.rank_orders(p, m, v)
+    if schedule.order_for_times is not None:
+        times = forward * rank, of_inputs * rank, of_weights * rank
+        orders = schedule.order_for_times(p, m, v, *times, np.full(p * v - 1, handoff))
+    return replay(
+        orders,
+        schedule.placement(p, v),
+        forward_s=forward / v,
+        backward_s=(of_inputs + of_weights) / v,
+        input_grad_s=of_inputs / v,
+        weight_grad_s=of_weights / v,
+        handoff_s=handoff,
+    ).bubble_in_span_fraction
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "zb-h1", "zb-h2", "zb-1p"])
+def test_computed_bubbles_are_those_of_equal_stages(schedule: str) -> None:
+    """Zero Bubble's table 5 comes out of its table 6 to the printed digits: one F, B and W for all stages."""
+    tried = [
+        one
+        for one in shipped_records()
+        if one.source.key == "zerobubble" and one.measured.bubble_fraction and one.plan.schedule == schedule
+    ]
+    assert len(tried) == 6
+    for one in tried:
+        assert computed(case_of(one)) == pytest.approx(one.measured.bubble_fraction, abs=1e-4)
+
+
+def test_a_computed_bubble_knows_no_head() -> None:
+    """Uneven stages count where the bubble was timed, not where it was computed from one profile for all stages."""
+
+    def predicted(vocab_size: int, bubble_is: str) -> float:
+        measured = {"bubble_fraction": 0.1, "bubble_is": bubble_is}
+        return bubble(case_of(record(model={"vocab_size": vocab_size}, measured=measured)), "").value
+
+    assert predicted(51_200, "computed") == predicted(512_000, "computed")
+    assert predicted(51_200, "timed") < predicted(512_000, "timed")
+
+
+def test_bubbles_are_scored_in_points(monkeypatch: pytest.MonkeyPatch) -> None:
+    """4 % for 0.5 % and 9 % for 10 % are +3.5 and −1 percentage points: 2.25 on average, +1.25 too high."""
+    answers = {"a": 0.04, "b": 0.09}
+    monkeypatch.setitem(PREDICTORS, "bubble", lambda case, _: Prediction(answers[case.record.id], {}))
+    measured = {"a": 0.005, "b": 0.10}
+    runs = [record(id=id, usable_for=["bubble"], measured={"bubble_fraction": measured[id]}) for id in answers]
+    report = validate_records(runs, "bubble")
+    assert list(report.summary.model_dump().values()) == pytest.approx([2, 2.25, 1.25, -1.0, 3.5])
+    assert [row.error_fraction for row in report.rows] == [None, None]
+
+
+def test_parts_of_memory_are_what_the_engine_says() -> None:
+    """Between steps 18 bytes a parameter (16-bit Adam, fp32 gradients); torch's maximum of each stage; the least."""
+    peaks = [10.0, 9.0, 8.0, 7.0]
+    parts = {"static_allocated_gib": 5.0, "min_rank_allocated_gib": 7.0, "peak_by_stage_gib": peaks}
+    run = record(training={"framework": "generic"}, measured={"peak_scope": "last_stage", **parts})
+    case = case_of(run)
+    stages = estimate_plan(case.problem, case.plan, margin=1.0).memory.stages
+    report = validate_records([run], "parts")
+    assert [row.quantity for row in report.rows] == ["static", "lowest rank", *["each stage"] * 4]
+    static, lowest, *each = (row.predicted for row in report.rows)
+    assert static == pytest.approx(18 * stages[3].parameters, abs=BYTES_OF_ROUNDING)
+    assert each == pytest.approx([stage.allocated_bytes for stage in stages], abs=BYTES_OF_ROUNDING)
+    assert lowest == min(each)
+
+
+@pytest.mark.parametrize(("peaks", "right"), [([9.0, 8.0, 8.0, 8.0], 1), ([8.0, 8.0, 8.0, 9.0], 0)])
+def test_the_fullest_stage_is_named(peaks: list[float], right: int) -> None:
+    """Under 1F1B with even stages and one sequence a step less in flight on each, it is the first."""
+    run = record(model={"vocab_size": 1000}, measured={"peak_by_stage_gib": peaks})
+    named = validate_records([run], "memory").fullest_stage
+    assert named is not None
+    assert (named.n, named.right) == (1, right)
+    assert validate_records([record()], "memory").fullest_stage is None
+
+
+def test_numbers_that_are_printed_again_count_once() -> None:
+    """Of the 12 shipped records with flag `repeat` none is predicted, and of a file with two equal ones one."""
+    flagged = {one.id for one in shipped_records() if "repeat" in one.flags}
+    assert len(flagged) == 12
+    assert repeats_in(shipped_records()) == flagged
+    assert not flagged & {row.id for row in validate_records(shipped_records(), "memory").rows}
+    twice = [record(id="a"), record(id="b", flags=["repeat"]), record(id="c")]
+    report = validate_records(twice, "memory")
+    assert [row.id for row in report.rows] == ["a", "c"]
+    assert [(one.id, one.reason) for one in report.skipped] == [("b", REPEATED)]
+    assert repeats_in([record(id="b", flags=["repeat"])]) == frozenset()
+
+
+@pytest.mark.parametrize("partial", [False, True])
+def test_each_peak_that_is_far_off_is_explained(partial: bool) -> None:
+    """Every shipped one beyond 5 % has its sentence, `not explained` included, and no other row has."""
+    for row in validate_records(shipped_records(), "memory", partial=partial).rows:
+        assert (row.known_gap is not None) == (abs(row.error_fraction or 0) > 0.05), row.id
+
+
+def test_every_explanation_is_of_a_shipped_run() -> None:
+    """Each names runs that are there, and a user's own run has none, whatever its source is called."""
+    sources = {one.source.key for one in shipped_records()}
+    ids = {one.id for one in shipped_records()}
+    for gap in GAPS:
+        assert gap.source in sources
+        assert all(f"{gap.source}-{number:04}" in ids for number in gap.runs), gap
+    far = record(measured={"peak_allocated_gib": 100.0})
+    assert validate_records([far], "memory").rows[0].known_gap is None
 
 
 @pytest.mark.parametrize("kind", KIND_NAMES)
