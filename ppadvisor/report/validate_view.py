@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from ppadvisor.evidence.formula_score import FormulaErrors, FormulaFits, FormulaRow
 from ppadvisor.evidence.ranking_score import Ranking
+from ppadvisor.evidence.recipes import Recipes
 from ppadvisor.evidence.scores import ErrorScore, FitScore, SourceErrors, Unit
 from ppadvisor.evidence.validate import Validation
 from ppadvisor.report.json_ import dump_json
@@ -197,7 +198,7 @@ def _beside(its: float | None, ours: float | None) -> str:
     return ", ours ".join("-" if share is None else format_fraction(share) for share in (its, ours))
 
 
-def notes_of(report: Validation | Ranking) -> Iterator[str]:
+def notes_of(report: Validation | Ranking | Recipes) -> Iterator[str]:
     """What was skipped and why; what was taken where records say nothing."""
     for reason, number in Counter(skipped.reason for skipped in report.skipped).items():
         yield f"Skipped {number:,}: {reason}"
