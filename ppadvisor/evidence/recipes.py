@@ -91,15 +91,6 @@ class Recipe:
     measured_s: float
 
 
-@dataclass(frozen=True)
-class _Asked:
-    """The recipe and our answers for one problem and plan."""
-
-    recipe: PlanEstimate
-    ours: PlanEstimate | None
-    given_room: PlanEstimate | None
-
-
 def recipes_of(records: Iterable[Record]) -> tuple[list[Recipe], list[Skipped]]:
     """One recipe a configuration, the fastest measured; records that are none, or are not modelled, with the reason."""
     runs: dict[tuple[object, ...], list[tuple[float, Record]]] = {}
@@ -133,33 +124,32 @@ def _with_sequence_parallel(case: Case) -> Case:
 def compare_recipes(
     recipes: Iterable[Recipe], skipped: Iterable[Skipped], search: Search, tell: Tell, *, margin: float
 ) -> Recipes:
-    """A row a recipe. Precisions that are computed alike are asked once."""
-    asked: list[tuple[Case, _Asked]] = []
-    rows, defaults = [], Counter[str]()
+    """A row a recipe."""
+    rows, defaults, once = [], Counter[str](), _asked_once(search)
     for recipe in recipes:
-        case = recipe.case
-        answer = next((known for one, known in asked if (one.problem, one.plan) == (case.problem, case.plan)), None)
-        if answer is None:
-            answer = _ask(case, search, margin)
-            asked.append((case, answer))
-        defaults.update(case.defaults)
-        rows.append(_row(recipe, answer, tell))
+        rows.append(_row(recipe, once, tell, margin))
+        defaults.update(recipe.case.defaults)
     return Recipes(
         margin_fraction=margin, rows=tuple(rows), skipped=tuple(skipped), defaults=dict(sorted(defaults.items()))
     )
 
 
-def _ask(case: Case, search: Search, margin: float) -> _Asked:
-    recipe = estimate_plan(case.problem, case.plan, margin=margin)
-    ours = _fastest(search(case.problem, margin))
-    if ours is not None and ours.time.step_time_s <= recipe.time.step_time_s:
-        return _Asked(recipe, ours, None)
-    return _Asked(recipe, ours, _fastest(search(_roomy(case.problem, recipe, margin), margin)))
+def _asked_once(search: Search) -> Callable[[Problem, float], PlanEstimate | None]:
+    """The fastest plan of a search (a simpler one may stand before it), searched once for a problem.
 
+    Names and sources aside: configurations are one problem where their precisions are computed alike.
+    """
+    known: dict[tuple[str, ...], PlanEstimate | None] = {}
 
-def _fastest(plans: Sequence[PlanEstimate]) -> PlanEstimate | None:
-    """Of the plans shown: a simpler one may stand before the fastest."""
-    return min(plans, key=lambda estimate: estimate.time.step_time_s, default=None)
+    def fastest(problem: Problem, margin: float) -> PlanEstimate | None:
+        model = problem.model.model_dump_json(exclude={"name"})
+        cluster = problem.cluster.model_dump_json(exclude={"name", "source"})
+        key = (model, cluster, problem.training.model_dump_json())
+        if key not in known:
+            known[key] = min(search(problem, margin), key=lambda estimate: estimate.time.step_time_s, default=None)
+        return known[key]
+
+    return fastest
 
 
 def _roomy(problem: Problem, recipe: PlanEstimate, margin: float) -> Problem:
@@ -170,9 +160,15 @@ def _roomy(problem: Problem, recipe: PlanEstimate, margin: float) -> Problem:
     return replace(problem, cluster=problem.cluster.model_copy(update={"gpu": roomy}))
 
 
-def _row(recipe: Recipe, answer: _Asked, tell: Tell) -> RecipeRow:
+def _row(
+    recipe: Recipe, fastest: Callable[[Problem, float], PlanEstimate | None], tell: Tell, margin: float
+) -> RecipeRow:
     record, problem = recipe.case.record, recipe.case.problem
-    ours, room, theirs_s = answer.ours, answer.given_room, answer.recipe.time.step_time_s
+    theirs = estimate_plan(problem, recipe.case.plan, margin=margin)
+    theirs_s = theirs.time.step_time_s
+    ours = fastest(problem, margin)
+    slower = ours is None or ours.time.step_time_s > theirs_s
+    room = fastest(_roomy(problem, theirs, margin), margin) if slower else None
     return RecipeRow(
         id=record.id,
         source=record.source.key,
@@ -184,11 +180,11 @@ def _row(recipe: Recipe, answer: _Asked, tell: Tell) -> RecipeRow:
         precision=record.training.precision or problem.training.precision,
         runs=recipe.runs,
         measured_step_time_s=recipe.measured_s,
-        capacity_bytes=answer.recipe.memory.capacity_bytes,
-        recipe=_told(answer.recipe),
+        capacity_bytes=theirs.memory.capacity_bytes,
+        recipe=_told(theirs),
         ours=_told(ours) if ours else None,
         step_time_fraction=ours.time.step_time_s / theirs_s if ours else None,
-        difference=tell(ours, answer.recipe) if ours else None,
+        difference=tell(ours, theirs) if ours else None,
         given_room=_told(room) if room else None,
         given_room_fraction=room.time.step_time_s / theirs_s if room else None,
     )

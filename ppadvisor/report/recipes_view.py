@@ -27,19 +27,19 @@ def _ratio(ratio: float) -> str:
 
 COLUMNS = (
     Column("number", "#"),
-    Column("model", "model", justify="left", min_width=11),
-    Column("gpus", "GPUs", derive=lambda row: f"{row['num_gpus']} {row['gpu']}", justify="left", min_width=10),
+    Column("model", "model", justify="left", min_width=9),
+    Column("gpus", "GPUs", derive=lambda row: f"{row['num_gpus']} {row['gpu']}", justify="left"),
     Column("global_batch_size", "batch"),
     Column("precision", "in", justify="left"),
-    Column("measured_step_time_s", "meas-ured [s]", _seconds, min_width=5),
+    Column("measured_step_time_s", "run took [s]", _seconds, min_width=5),
     Column("recipe.step_time_s", "recipe [s]", _seconds, min_width=6),
-    Column("recipe.verdict", "we say", _verdict, justify="left", min_width=5),
     Column("ours.step_time_s", "ours [s]", _seconds, min_width=5),
     Column("step_time_fraction", "ours / recipe", _ratio, min_width=6),
-    Column("given_room_fraction", "given room", _ratio, min_width=5),
-    Column("recipe.text", "recipe", justify="left", priority=1, min_width=18),
-    Column("ours.text", "ours", justify="left", priority=1, min_width=18),
-    Column("difference", "ours has", justify="left", priority=1, min_width=18),
+    Column("recipe.verdict", "we say", _verdict, justify="left", priority=1, min_width=10),
+    Column("given_room_fraction", "given room", _ratio, priority=1, min_width=5),
+    Column("recipe.text", "recipe", justify="left", priority=1, min_width=16),
+    Column("ours.text", "ours", justify="left", priority=1, min_width=16),
+    Column("difference", "ours has", justify="left", priority=1, min_width=16),
 )
 PLAN_IN_CSV = ("step_time_s", "peak_bytes", "conservative_bytes", "verdict", "text")
 CSV_KEYS = (
