@@ -99,4 +99,5 @@ def _sums(report: Recipes) -> Iterator[str]:
         f"No slower than the recipe by our prediction: {len(known) - len(slower)} of {len(report.rows)}; where we say "
         f"that the recipe fits {sum(row not in slower for row in fits)} of {len(fits)}"
     )
-    yield f"Of the {len(slower)} where ours is slower, given room for the recipe {len(slower) - even_so} are not"
+    if slower:
+        yield f"Of the {len(slower)} where ours is slower, given room for the recipe {len(slower) - even_so} are not"
