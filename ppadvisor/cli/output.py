@@ -6,15 +6,27 @@ import io
 import os
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from ppadvisor.errors import InputError
 from ppadvisor.report.rows import Column, Row, View, render_rows
 
 UNENCODABLE = "backslashreplace"
 """Half of a surrogate pair (a broken name in a file) becomes \\ud800, which is how JSON writes it."""
+
+T = TypeVar("T")
+
+
+def with_progress(items: Iterable[T], what: str, count: int) -> Iterable[T]:
+    """The items, counted on stderr where someone looks at it."""
+    if not sys.stderr.isatty():
+        return items
+    from rich.console import Console
+    from rich.progress import track
+
+    return track(items, what, count, console=Console(stderr=True), transient=True)
 
 
 def view_of(output: Path | None) -> View:

@@ -33,6 +33,7 @@ def _output(kind: str) -> Schema:
 
     from ppadvisor.evidence.calibrate import Calibration
     from ppadvisor.evidence.ranking_score import Ranking
+    from ppadvisor.evidence.recipes import Recipes
     from ppadvisor.evidence.validate import Validation
     from ppadvisor.report.timeline_document import TimelineAnswer
     from ppadvisor.search.check_results import CheckReport
@@ -48,7 +49,7 @@ def _output(kind: str) -> Schema:
         "comparison": Comparison | NothingToExplain,
         "sweep": SweepReport,
         "timeline": TimelineAnswer,
-        "validate": Validation | Ranking,
+        "validate": Validation | Ranking | Recipes,
         "calibration": Calibration,
     }
     return TypeAdapter(documents[kind]).json_schema(mode="serialization")

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import product
 from math import prod
@@ -15,7 +14,7 @@ import click
 from ppadvisor.cli.answer import answer_options, read_assumptions
 from ppadvisor.cli.job import job_option
 from ppadvisor.cli.options import output_options
-from ppadvisor.cli.output import view_of, write
+from ppadvisor.cli.output import view_of, with_progress, write
 from ppadvisor.cli.request import INPUTS, SWITCHES, Input, flag_of, given_values, request_options
 from ppadvisor.errors import EXIT_NO_PLAN, EXIT_OK, InputError, unknown_name
 
@@ -70,7 +69,7 @@ def _sweep(given: Values, margin: float, assumed: dict[str, float]) -> SweepRepo
     switches = {switch.name: given[switch.name] for switch in SWITCHES if switch.name in given}
     named_axes = dict(_axis(entry, values) for entry, values in axes.items())
     points = _points(axes, _options(fixed) | switches, assumptions)
-    rows = tuple(sweep_rows(_with_progress(points, prod(map(len, axes.values()))), margin=margin))
+    rows = tuple(sweep_rows(with_progress(points, "points", prod(map(len, axes.values()))), margin=margin))
     _refuse_if_none_could_be_asked(rows)
     return SweepReport(
         margin_fraction=margin,
@@ -144,16 +143,6 @@ def _axis(entry: Input, values: Sequence[Any]) -> tuple[str, tuple[AxisValue, ..
     if len(set(names)) > 1:
         raise InputError(f"{entry.flag}: give either all values in sequences or all in tokens")
     return names[0], amounts
-
-
-def _with_progress(points: Iterable[Point], count: int) -> Iterable[Point]:
-    """The points, counted on stderr where someone looks at it."""
-    if not sys.stderr.isatty():
-        return points
-    from rich.console import Console
-    from rich.progress import track
-
-    return track(points, "points", count, console=Console(stderr=True), transient=True)
 
 
 def _refuse_if_none_could_be_asked(rows: Sequence[SweepRow]) -> None:

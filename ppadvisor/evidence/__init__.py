@@ -14,5 +14,8 @@ KIND_NAMES: tuple[KindName, ...] = get_args(KindName)
 RANK = "rank"
 """What is asked of several runs: whether their order is right."""
 
+RECIPES = "recipes"
+"""What is asked of published recipes: whether we recommend anything slower."""
+
 Label = Literal["calibrates", "tests"]
 LABELS: tuple[Label, ...] = get_args(Label)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from ppadvisor.evidence.formula_score import FormulaErrors, FormulaFits, FormulaRow
 from ppadvisor.evidence.ranking_score import Ranking
+from ppadvisor.evidence.recipes import Recipes
 from ppadvisor.evidence.scores import ErrorScore, FitScore, PointScore, SourceErrors, Unit
 from ppadvisor.evidence.validate import Validation
 from ppadvisor.report.json_ import dump_json
@@ -236,7 +237,7 @@ def _beside(its: float | None, ours: float | None) -> str:
     return ", ours ".join("-" if share is None else format_fraction(share) for share in (its, ours))
 
 
-def notes_of(report: Validation | Ranking) -> Iterator[str]:
+def notes_of(report: Validation | Ranking | Recipes) -> Iterator[str]:
     """What was skipped and why, few by their ids; what was taken where records say nothing."""
     for reason in dict.fromkeys(skipped.reason for skipped in report.skipped):
         ids = [skipped.id for skipped in report.skipped if skipped.reason == reason]

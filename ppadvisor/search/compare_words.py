@@ -45,11 +45,16 @@ def _gap(a: PlanEstimate, b: PlanEstimate, faster: Literal["a", "b"] | None) -> 
         return f"A and B take the same time: {format_seconds(a.time.step_time_s)} a step"
     quick, slow = (a, b) if faster == "a" else (b, a)
     times = quick.time.step_time_s, slow.time.step_time_s
-    parts = telling({name: quick.time.terms[name] - slow.time.terms[name] for name in quick.time.terms})
     share = format_fraction(1 - times[0] / times[1])
-    return f"{faster.upper()} is {share} faster ({times[0]:.4g} s a step, not {times[1]:.4g} s): " + _said(
-        parts, format_seconds
+    return f"{faster.upper()} is {share} faster ({times[0]:.4g} s a step, not {times[1]:.4g} s): " + parts_of_gap(
+        quick, slow
     )
+
+
+def parts_of_gap(one: PlanEstimate, other: PlanEstimate) -> str:
+    """The parts of a step that make up most of a gap, as the first plan has less or more of them."""
+    parts = telling({name: one.time.terms[name] - other.time.terms[name] for name in one.time.terms})
+    return _said(parts, format_seconds)
 
 
 def _said(parts: list[tuple[str, float]], show: Callable[[float], str]) -> str:
