@@ -154,8 +154,8 @@ def _training(record: Record, trainer: Trainer, plan: PlanSpec, filling: _Fillin
         filling.taken.append(f"training.precision = fp8 (for {precision})")
         precision = "fp8"
     profile = frameworks.get(trainer.profile)
-    halves = (trainer.half_gradients and precision == "fp16") or profile.default_gradient_precision == "weights"
-    of_weights = precision if halves else "fp32"
+    halves = precision in trainer.half_gradients or profile.default_gradient_precision == "weights"
+    of_weights = ("bf16" if precision == "fp8" else precision) if halves else "fp32"
     like_gpt = model.normalization == "layernorm" and not model.gated_mlp
     divided = record.plan.sequence_parallel
     if plan.tensor_parallel > 1:

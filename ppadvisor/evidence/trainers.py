@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ppadvisor import frameworks
+from ppadvisor.specs.cluster import Precision
 from ppadvisor.specs.recomputation import MODULES
 from ppadvisor.specs.training import Loss
 
@@ -22,8 +23,8 @@ class Trainer:
     """Id of our framework profile."""
     loss: Loss | None = None
     """None: the profile's own."""
-    half_gradients: bool = False
-    """fp16 weights have fp16 gradients (else fp32 ones)."""
+    half_gradients: tuple[Precision, ...] = ()
+    """Precisions in which gradients have 16 bits (else fp32 ones)."""
     dropout: bool = False
     """Dropout in models of GPT's kind (LayerNorm, no gate)."""
     sequence_parallel: bool = False
@@ -46,26 +47,32 @@ LEGACY = "Megatron's layers before Transformer Engine, gradients in the weights'
 
 TRAINERS: tuple[Trainer, ...] = (
     Trainer("megatron", "megatron", dropout=True, sequence_parallel=True, eager_stack="megatron-2021", why="the same"),
-    Trainer("megatron-bridge", "megatron", sequence_parallel=True, why="a front end of Megatron-Core"),
+    Trainer(
+        "megatron-bridge",
+        "megatron",
+        sequence_parallel=True,
+        half_gradients=("bf16", "fp8"),
+        why="a front end of Megatron-Core; its performance recipes set grad_reduce_in_fp32 = False",
+    ),
     Trainer("nemo", "megatron", sequence_parallel=True, why="a front end of Megatron-Core"),
     Trainer("primus", "megatron", why="Megatron-Core on AMD"),
     Trainer(
         "megatron-deepspeed",
         "deepspeed",
         "native",
-        half_gradients=True,
+        half_gradients=("fp16",),
         dropout=True,
         stack="megatron-2021",
         why="DeepSpeed's pipeline engine around Megatron's layers and its vocabulary-parallel loss",
     ),
-    Trainer("vocab-parallel", "zero-bubble", half_gradients=True, dropout=True, why=LEGACY),
-    Trainer("zero-bubble", "zero-bubble", half_gradients=True, dropout=True, why="the same"),
-    Trainer("pipeoffload", "zero-bubble", half_gradients=True, dropout=True, why=LEGACY),
+    Trainer("vocab-parallel", "zero-bubble", half_gradients=("fp16",), dropout=True, why=LEGACY),
+    Trainer("zero-bubble", "zero-bubble", half_gradients=("fp16",), dropout=True, why="the same"),
+    Trainer("pipeoffload", "zero-bubble", half_gradients=("fp16",), dropout=True, why=LEGACY),
     Trainer(
         "deepspeed",
         "deepspeed",
         stack="deepspeed-2021",
-        half_gradients=True,
+        half_gradients=("fp16",),
         dropout=True,
         why="ZeRO-3 around Megatron-LM's layers",
     ),

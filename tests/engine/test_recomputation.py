@@ -105,6 +105,19 @@ def test_megatrons_modules_on_a_latent_moe_layer() -> None:
     assert spared["mlp"] == 0
 
 
+def test_linears_keep_their_input_in_fp8() -> None:
+    """Megatron's dense layer: norm outputs h + h, the projection's input h and the down-projection's f in one byte.
+
+    The attention core keeps its own output, 2 h, until selective recomputation repeats it.
+    NVIDIA/TransformerEngine commit d0067d0d, pytorch/module/linear.py:613-621, layernorm_linear.py:469-532.
+    """
+    sixteen, eight = (problem(model("llama"), framework="megatron", precision=p) for p in ("bf16", "fp8"))
+    assert of_layer(sixteen, "none") - of_layer(eight, "none") == 2 * H + F - H
+    assert of_layer(eight, "none") - of_layer(eight, "selective:core_attn") == 2 * H + 4 * A
+    many = {"micro_batch_size": 2}
+    assert of_layer(eight, "none", **many) == 2 * of_layer(eight, "none")
+
+
 def test_pipeoffloads_flag_leaves_16_bytes() -> None:
     """--recompute-lgd drops norm outputs 4h, the activation 8h and dropout masks 2h of 34h: 20h stay with as many
     key/value heads as heads (16h + 4kg). sail-sg/PipeOffload, its training script.

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ppadvisor.frameworks.gradients import backward_work, output_gradients
+from ppadvisor.frameworks.megatron.fp8 import TRANSPOSED, quantized
 from ppadvisor.frameworks.megatron.layout import split_settings
 from ppadvisor.frameworks.megatron.rules import RULES
 from ppadvisor.frameworks.profile import FrameworkProfile, Spread, Tensor, When
@@ -32,12 +33,13 @@ def saved_tensors(model: ModelSpec, training: TrainingSpec, kind: LayerKind) -> 
             # FlashAttention writes [b, s, ..]; transposed back to [s, b, ..] the output is a second tensor. Both copies
             # are made inside the attention core, which selective recomputation repeats (attention.py,
             # _checkpointed_attention_forward); only what the output projection reads stays.
-            _copy("attention output, transposed", element * width, When.MANY_SEQUENCES),
+            _copy(TRANSPOSED, element * width, When.MANY_SEQUENCES),
             _copy("attention output before the exchange", element * width, When.CONTEXT_PARALLEL),
         ]
     norms = {ATTENTION_NORM: ("layernorm",) if model.mla else (), FEED_FORWARD_NORM: _second_norm(kind)}
     shared = layer_tensors(model, training, kind, fused=True)
-    return (*(replace(tensor, modules=norms.get(tensor.name, tensor.modules)) for tensor in shared), *extra)
+    tensors = (*(replace(tensor, modules=norms.get(tensor.name, tensor.modules)) for tensor in shared), *extra)
+    return tuple(quantized(tensors, kind, element)) if training.precision == "fp8" else tensors
 
 
 def _second_norm(kind: LayerKind) -> tuple[str, ...]:
