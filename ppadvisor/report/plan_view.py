@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from ppadvisor.report.json_ import dump_json
@@ -23,6 +24,7 @@ from ppadvisor.units import (
 if TYPE_CHECKING:
     from ppadvisor.search.compare import Comparison
     from ppadvisor.search.explain import PlanExplanation
+    from ppadvisor.specs.training import TrainingSpec
 
 ONLY_WHERE_USED = (
     "context_parallel",
@@ -176,10 +178,24 @@ def about(asked: ProblemEcho | PlanExplanation | Comparison) -> list[str]:
         f"Cluster   {cluster.num_gpus} x {cluster.gpu.name} ({format_bytes_gib(cluster.gpu.memory_bytes)}); {links}",
         f"Training  batch {training.global_batch_size} x {training.sequence_length} tokens = "
         f"{training.tokens_per_step:,} a step; {training.precision}, {training.optimizer}, {training.attention} "
-        f"attention{', dropout' if training.dropout else ''}{'' if training.fused_norm else ', norms not fused'}; "
-        f"{training.framework}",
+        f"attention{''.join(f', {choice}' for choice in _choices(training))}; {training.framework}"
+        f"{f' (stack {training.stack})' if training.stack else ''}",
         *_calibrated(asked),
     ]
+
+
+def _choices(training: TrainingSpec) -> Iterator[str]:
+    """What the user chose besides and what changes numbers."""
+    if training.dropout:
+        yield "dropout"
+    if not training.fused_norm:
+        yield "norms not fused"
+    if training.gradient_precision:
+        yield f"{training.gradient_precision} gradients"
+    if training.loss:
+        yield f"{training.loss} loss"
+    if not training.sequence_parallel:
+        yield "no sequence parallelism"
 
 
 def _calibrated(asked: ProblemEcho | PlanExplanation | Comparison) -> list[str]:

@@ -121,10 +121,18 @@ def test_a_person_reads_why(cli: Cli, format: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("flags", "words"), [((), "flash attention; megatron"), (("--no-fused-norm",), "norms not fused")]
+    ("flags", "words"),
+    [
+        ((), "flash attention; megatron"),
+        (("--no-fused-norm",), "norms not fused"),
+        (("--loss", "torch"), "torch loss"),
+        (("--grad-precision", "bf16"), "bf16 gradients"),
+        (("--no-sequence-parallel",), "no sequence parallelism"),
+        (("--stack", "torch-eager"), "(stack torch-eager)"),
+    ],
 )
-def test_the_header_says_which_norms(cli: Cli, flags: tuple[str, ...], words: str) -> None:
-    """Norms that are not fused change every number, so the header names them; fused ones go without saying."""
+def test_the_header_says_what_was_chosen(cli: Cli, flags: tuple[str, ...], words: str) -> None:
+    """What changes every number is named in the header; the trainer's own defaults go without saying."""
     assert words in " ".join(cli("plan", *SMALL, *flags, "--top", "1").stdout.split())
 
 
