@@ -16,6 +16,7 @@ from ppadvisor.cli.output import view_of, write
 from ppadvisor.cli.request import CLUSTER_INPUTS
 from ppadvisor.errors import EXIT_NO_PLAN, EXIT_OK, EXIT_THRESHOLD, InputError
 from ppadvisor.frameworks import READERS
+from ppadvisor.report.formats import CHECK_FORMATS
 from ppadvisor.units import parse_count
 
 if TYPE_CHECKING:
@@ -44,7 +45,11 @@ def cluster_options(command: CommandT) -> CommandT:
 @click.option("--framework", type=OneOf("framework", tuple(READERS)), default="megatron", show_default=True)
 @answer_options
 @click.option(
-    "--format", type=OneOf("format", ("text", "json")), default="text", show_default=True, help="Form of the answer."
+    "--format",
+    type=OneOf("format", tuple(CHECK_FORMATS)),
+    default="text",
+    show_default=True,
+    help="Form of the answer; from markdown on for a CI.",
 )
 @click.option("--output", type=click.Path(path_type=Path), metavar="OUT", help="Write to OUT; it is replaced whole.")
 def command(file: Path, format: str, output: Path | None, **values: Any) -> int:

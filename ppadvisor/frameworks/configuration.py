@@ -55,6 +55,8 @@ class Configuration:
     file: str
     num_gpus: int | None
     """As the file says."""
+    judged: tuple[str, ...]
+    """Every rule that was looked at, the broken ones too."""
     broken: tuple[Broken, ...]
     remarks: tuple[Remark, ...]
     model: ModelSpec | None

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator
+from importlib import import_module
 
+from ppadvisor.report.check_findings import OUTCOMES, memory_text
+from ppadvisor.report.formats import CHECK_FORMATS
 from ppadvisor.report.json_ import dump_json
 from ppadvisor.report.prose import join_blocks, layers_text
 from ppadvisor.report.rows import Column, render_rows
@@ -12,9 +15,6 @@ from ppadvisor.search.advise import short_plan
 from ppadvisor.search.check_results import BrokenRule, CheckReport, GateResult, Notice
 from ppadvisor.units import format_bytes_gib, format_fraction, format_gib, format_seconds
 
-FORMATS = ("text", "json")
-
-OUTCOMES = {"rejected": "refused at start-up", "fails": "fails at the first step", "wrong": "trains something else"}
 STAGES = (
     Column("stage", "stage"),
     Column("num_layers", "layers"),
@@ -27,9 +27,11 @@ MOST_STAGES = 16
 
 
 def render_check(report: CheckReport, format: str, *, width: int, color: bool) -> str:
-    """The report in one of FORMATS."""
+    """The report in one of CHECK_FORMATS."""
     if format == "json":
         return dump_json(report.model_dump(mode="json"))
+    if CHECK_FORMATS[format] != __name__:
+        return str(import_module(CHECK_FORMATS[format]).render(report))
     blocks = [
         list(_verdict(report)),
         [line for rule in report.rules for line in _rule(rule)],
@@ -56,9 +58,8 @@ def _verdict(report: CheckReport) -> Iterator[str]:
     if report.estimate is not None:
         memory = report.estimate.memory
         yield (
-            f"{_mark(memory.fits)} {memory.verdict.replace('_', ' ')}: {format_bytes_gib(memory.peak_bytes)} at stage "
-            f"{memory.binding_stage}, limit {format_bytes_gib(memory.limit_bytes)} of "
-            f"{format_bytes_gib(memory.capacity_bytes)} (conservative {format_bytes_gib(memory.conservative_bytes)})"
+            f"{_mark(memory.fits)} {memory.verdict.replace('_', ' ')}: {memory_text(memory)} "
+            f"(conservative {format_bytes_gib(memory.conservative_bytes)})"
         )
 
 

@@ -8,3 +8,13 @@ FORMATS: dict[str, str] = {
     "csv": "ppadvisor.report.csv_",
     "markdown": "ppadvisor.report.markdown",
 }
+
+CHECK_FORMATS: dict[str, str] = {
+    "text": "ppadvisor.report.check_view",
+    "json": "ppadvisor.report.check_view",
+    "markdown": "ppadvisor.report.check_markdown",
+    "github": "ppadvisor.report.check_github",
+    "junit": "ppadvisor.report.check_junit",
+    "sarif": "ppadvisor.report.check_sarif",
+}
+"""Those of `check`, which is no table."""

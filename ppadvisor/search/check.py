@@ -78,6 +78,7 @@ def check(
         accepted_by_framework=configuration.accepted,
         legal=configuration.legal,
         rules=_rules(configuration),
+        rules_judged=configuration.judged,
         notices=_notices(configuration),
         num_gpus=configuration.num_gpus,
         model=configuration.model,

@@ -81,6 +81,8 @@ class CheckReport(Result):
     legal: bool
     """Accepted, and it will run and train what was asked for."""
     rules: tuple[BrokenRule, ...]
+    rules_judged: tuple[str, ...]
+    """Names of the rules that were looked at, the broken ones too."""
     notices: tuple[Notice, ...]
     num_gpus: int | None
     model: ModelSpec | None

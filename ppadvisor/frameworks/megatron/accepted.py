@@ -14,6 +14,8 @@ CHECKS: tuple[Check, ...] = (
     *check_experts.CHECKS,
     *check_steps.CHECKS,
 )
+RULES = ("unknown_option", "left_over_words", "option_value", *dict.fromkeys(check.rule for check in CHECKS))
+"""Names of what the parser refuses (arguments.py here), then of the checks."""
 
 
 def broken_rules(run: Run) -> tuple[Broken, ...]:

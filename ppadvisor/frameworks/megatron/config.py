@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ppadvisor.errors import InputError
 from ppadvisor.frameworks.configuration import Broken, Configuration, Remark
-from ppadvisor.frameworks.megatron.accepted import broken_rules
+from ppadvisor.frameworks.megatron.accepted import RULES, broken_rules
 from ppadvisor.frameworks.megatron.arguments import Arguments, parse
 from ppadvisor.frameworks.megatron.call import training_call
 from ppadvisor.frameworks.megatron.check_steps import remarks
@@ -77,7 +77,8 @@ def configuration(
         raise InputError(f"{file} does not say how many GPUs there are: give --gpus")
     run = Run(arguments, world)
     refuse_other_models(run, file)
-    broken = tuple(one for one in broken_rules(run) if given.one_connection or one.rule != "one_connection")
+    judged = tuple(rule for rule in RULES if given.one_connection or rule != "one_connection")
+    broken = tuple(one for one in broken_rules(run) if one.rule in judged)
     model, missing = _model(run, broken, given, file)
     found = [*_not_understood(arguments, notes), *_gpus(given, in_file), *missing]
     found += [*remarks(run), *not_in_the_specifications(run), *not_modelled(run), *_repeated(arguments)]
@@ -85,6 +86,7 @@ def configuration(
         framework="megatron",
         file=file,
         num_gpus=world,
+        judged=judged,
         broken=broken,
         remarks=tuple(found),
         model=model,
