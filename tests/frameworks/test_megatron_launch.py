@@ -173,6 +173,24 @@ def test_what_megatron_refuses_is_refused() -> None:
         written(model, TrainingSpec(sequence_length=4096, global_batch_size=batch), plan)
 
 
+def test_low_precision_moments_need_the_distributed_optimizer() -> None:
+    """optimizer_config.py: --use-precision-aware-optimizer only supported with distributed optimizer."""
+    plan, _ = plan_of(load_model("llama-3.1-8b"), {"p": 2, "zero": 0})
+    with pytest.raises(RefusedError, match="--use-precision-aware-optimizer needs --use-distributed-optimizer"):
+        written(load_model("llama-3.1-8b"), TrainingSpec(**RUN, optimizer="adam-bf16-moments"), plan)
+
+
+def test_processes_of_a_host() -> None:
+    """8 nodes of 8, one node that is not full, and an NVLink domain that is wider than a host."""
+    model = load_model("llama-3.1-8b")
+    plan, _ = plan_of(model, {"p": 2})
+    for of_node, started in ((8, "--nnodes 8 --nproc-per-node 8"), (72, "--nnodes 1 --nproc-per-node 64")):
+        machines = cluster().model_copy(update={"gpus_per_node": of_node})
+        text = launch(model, TrainingSpec(**RUN), plan, machines, one_connection=False).text
+        assert started in text
+        assert ("a host has fewer" in text) == (of_node == 72)
+
+
 def test_naive_is_1f1b() -> None:
     """One micro-batch: Megatron's order of work is 1F1B's (schedules.py:2277), all else is the plan's."""
     model = load_model("llama-3.1-8b")

@@ -21,6 +21,7 @@ from ppadvisor.specs.plan import PlanSpec
 from ppadvisor.specs.training import TrainingSpec
 
 COMMENT_COLUMN = 52
+MOST_GPUS_OF_A_HOST = 16
 NAME = "the launch script"
 
 
@@ -68,6 +69,8 @@ def _call(cluster: ClusterSpec) -> Iterator[str]:
     of_node = min(cluster.num_gpus, cluster.gpus_per_node)
     nodes = cluster.num_gpus // of_node
     yield ""
+    if of_node > MOST_GPUS_OF_A_HOST:
+        yield f"# {of_node} GPUs share one NVLink domain; a host has fewer: give --nnodes and --nproc-per-node by hosts"
     yield f"torchrun --nnodes {nodes} --nproc-per-node {of_node} \\"
     if nodes > 1:
         yield '  --node-rank "$NODE_RANK" --master-addr "$MASTER_ADDR" --master-port "${MASTER_PORT:-6000}" \\'
