@@ -25,6 +25,12 @@ class InputError(PpadvisorError):
     exit_code = EXIT_USAGE
 
 
+class RefusedError(PpadvisorError):
+    """The plan that was asked about is sound, and what should run it does not."""
+
+    exit_code = EXIT_NO_PLAN
+
+
 def nearest(name: str, allowed: Iterable[str]) -> str | None:
     """The allowed name closest to `name`, or None where nothing is close."""
     matches = difflib.get_close_matches(name.lower(), list(allowed), n=1, cutoff=0.4)

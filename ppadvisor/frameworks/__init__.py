@@ -19,6 +19,8 @@ FRAMEWORKS: dict[str, str] = {
 
 READERS: dict[str, str] = {"megatron": "ppadvisor.frameworks.megatron.config"}
 """Frameworks whose configuration files are read: each module offers `Given` and `read(path, given)`."""
+WRITERS: dict[str, str] = {"megatron": "ppadvisor.frameworks.megatron.launch"}
+"""Frameworks whose launch scripts are written: each module offers `launch(model, training, plan, cluster)`."""
 LOGS: tuple[str, ...] = ("megatron", "torchtitan", "deepspeed")
 """Frameworks whose logs are read. First come those that may stand around another's: Megatron's lines are whole where
 DeepSpeed's stand between them."""

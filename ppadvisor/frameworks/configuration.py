@@ -48,6 +48,15 @@ class Remark:
 
 
 @dataclass(frozen=True)
+class Launch:
+    """What a writer of a trainer's configuration hands on."""
+
+    text: str
+    unsaid: tuple[str, ...]
+    """Values that the trainer has no option for, each with what it takes instead."""
+
+
+@dataclass(frozen=True)
 class Configuration:
     """A trainer's configuration in our words."""
 

@@ -255,6 +255,15 @@ CHECKS = (
             (lambda run: _sharded(run) or run.on("use_torch_fsdp2"), "needs --use-distributed-optimizer"),
         ),
     ),
+    Check(
+        "precision_aware_optimizer",
+        ("use_precision_aware_optimizer", "use_distributed_optimizer"),
+        "optimizer_config.py (__post_init__)",
+        needs(
+            "use_precision_aware_optimizer",
+            (_sharded, "needs --use-distributed-optimizer"),
+        ),
+    ),
     Check("position_embedding", ("position_embedding_type", "add_position_embedding"), "1615, 866-870", _positions),
     Check("latent_attention", ("group_query_attention", "multi_latent_attention"), "1974", _latent),
     Check("activation", ("swiglu", "squared_relu", "quick_geglu"), "argument_utils.py:318-327", _activation),

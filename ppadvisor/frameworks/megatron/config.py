@@ -55,7 +55,11 @@ def read(path: Path, given: Given) -> Configuration:
     if path.suffix.lower() in (".yaml", ".yml"):
         words, environment = read_yaml(path)
         return configuration(words, environment, given, file, in_file=None, notes=())
-    text = read_text(path, MAX_SCRIPT_BYTES)
+    return read_script_text(read_text(path, MAX_SCRIPT_BYTES), file, given)
+
+
+def read_script_text(text: str, file: str, given: Given) -> Configuration:
+    """Read a launch script; `file` is its name in messages."""
     call = training_call(read_script(text, file, given.variables), text, file)
     return configuration(call.options, call.environment, given, file, in_file=call.num_gpus, notes=call.notes)
 

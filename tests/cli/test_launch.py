@@ -1,0 +1,99 @@
+"""`ppadvisor launch`: the way from `plan` to `check`, and what is refused with which exit code."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.conftest import Cli
+
+QUESTION = (
+    *("--model", "llama-3.1-8b", "--gpu", "h100-sxm-80gb", "--gpus", "16", "--seq-len", "8k", "--global-batch", "128"),
+    *("--format", "json"),
+)
+GPU = ("--gpu", "h100-sxm-80gb")
+
+
+def saved(cli: Cli, folder: Path, *more: str) -> Path:
+    """The answer of `plan` in a file."""
+    path = folder / "plan.json"
+    assert cli("plan", *QUESTION, *more, "--output", str(path)).exit_code == 0
+    return path
+
+
+def changed(path: Path, **fields: Any) -> Path:
+    """The same file, its first plan changed."""
+    document = json.loads(path.read_text())
+    document["plans"][0]["plan"] |= fields
+    path.write_text(json.dumps(document))
+    return path
+
+
+def test_from_plan_to_check(cli: Cli, tmp_path: Path) -> None:
+    """Every plan that `plan` shows comes back from `check` the same, at the same time and peak."""
+    path = saved(cli, tmp_path, "--pp", "2,4", "--top", "4")
+    script = tmp_path / "train.sh"
+    shown = json.loads(path.read_text())["plans"]
+    for rank, wanted in enumerate(shown, 1):
+        result = cli("launch", f"{path}#{rank}", "--output", str(script))
+        assert (result.exit_code, result.stdout, result.stderr) == (0, "", "")
+        answer = cli("check", str(script), *GPU, "--format", "json").document
+        read = answer["estimate"]
+        assert answer["plan"] == wanted["plan"]
+        assert read["time"]["step_time_s"] == wanted["time"]["step_time_s"]
+        assert read["memory"]["peak_bytes"] == wanted["memory"]["peak_bytes"]
+    assert len(shown) == 4
+
+
+def test_the_same_bytes_again(cli: Cli, tmp_path: Path) -> None:
+    """The same file gives the same bytes, and no line of it is longer than a reader of code expects."""
+    path = saved(cli, tmp_path, "--pp", "2")
+    first, second = (cli("launch", str(path)).stdout for _ in range(2))
+    assert first == second
+    assert max(map(len, first.splitlines())) <= 120
+
+
+@pytest.mark.parametrize("schedule", ["gpipe", "zb-h1"])
+def test_a_schedule_of_others(cli: Cli, tmp_path: Path, schedule: str) -> None:
+    """Megatron has neither GPipe nor zero bubble: exit code 3, and who has it."""
+    path = changed(saved(cli, tmp_path, "--pp", "2", "--schedule", "1f1b"), schedule=schedule)
+    result = cli("launch", str(path))
+    assert (result.exit_code, result.stdout) == (3, "")
+    assert f"megatron does not run schedule {schedule}; " in result.stderr
+    assert "torchtitan" in result.stderr or "zero-bubble" in result.stderr
+
+
+def test_another_trainers_plan(cli: Cli, tmp_path: Path) -> None:
+    """Of another trainer only where that is asked for; what Megatron lacks stays refused."""
+    path = saved(cli, tmp_path, "--framework", "torchtitan", "--pp", "2", "--schedule", "1f1b")
+    refused = cli("launch", str(path))
+    assert (refused.exit_code, refused.stdout) == (2, "")
+    assert "the plan is for torchtitan" in refused.stderr
+    sharded = cli("launch", str(path), "--framework", "megatron")
+    assert (sharded.exit_code, sharded.stdout) == (3, "")
+    assert "megatron has no ZeRO 2; allowed: 0, 1" in sharded.stderr
+    taken = cli("launch", str(changed(path, optimizer_sharding=1)), "--framework", "megatron")
+    assert taken.exit_code == 0
+    assert "--use-distributed-optimizer" in taken.stdout
+
+
+def test_no_plan_and_no_file(cli: Cli, tmp_path: Path) -> None:
+    """A file that is none, and a rank that is not there: exit code 2, one line."""
+    path = saved(cli, tmp_path, "--pp", "2", "--top", "1")
+    for reference in (str(tmp_path / "none.json"), f"{path}#9"):
+        result = cli("launch", reference)
+        assert (result.exit_code, result.stdout) == (2, "")
+        assert len(result.stderr.splitlines()) == 1
+
+
+def test_what_has_no_option_is_told_twice(cli: Cli, tmp_path: Path) -> None:
+    """Falcon's parallel blocks: in the script, and beside it on stderr."""
+    path = tmp_path / "plan.json"
+    cli("plan", *QUESTION, "--model", "falcon-7b", "--seq-len", "2k", "--tp", "1", "--output", str(path))
+    result = cli("launch", str(path))
+    assert result.exit_code == 0
+    assert "parallel_block = True; Megatron takes False" in result.stdout
+    assert "parallel_block = True; Megatron takes False" in result.stderr
