@@ -390,3 +390,12 @@ def test_gpus_that_nobody_names(written: Path) -> None:
     written.write_text(f"python pretrain_gpt.py {PLAIN}\n")
     with pytest.raises(InputError, match="give --gpus"):
         read(written, Given())
+
+
+@pytest.mark.parametrize("extra", ['"$@"', "$EXTRA", "$(cat extra.txt)"])
+def test_what_nobody_knows_behind_a_list_is_told(written: Path, extra: str) -> None:
+    """The known values of a list are taken; a word behind them that only the shell knows is told, not taken."""
+    found = said(written, f"--recompute-granularity selective --recompute-modules core_attn mlp {extra}")
+    assert found.plan is not None
+    assert found.plan.recompute_modules == ("core_attn", "mlp")
+    assert [remark.line for remark in found.remarks if remark.kind == "not_understood"] == [2]

@@ -107,9 +107,10 @@ def _values(option: Option, words: Sequence[Field], at: int) -> list[Field]:
     most = {"": 1, "0": 0, "+": len(words), "*": len(words)}.get(option.nargs)
     if most is None:
         most = int(option.nargs)
-    taken = []
+    taken: list[Field] = []
     for word in words[at : at + most]:
-        if _looks_like_option(word):
+        # a word that nobody knows may be anything; behind the first value of a list it is told, not taken
+        if _looks_like_option(word) or (word.unknown and taken and option.nargs in ("+", "*")):
             break
         taken.append(word)
     return taken
