@@ -106,6 +106,7 @@ TRAINING_INPUTS = (
     Input("--loss", OneOf("loss", ("native", "fused", "torch")), "Cross entropy (default: the trainer's)."),
 )
 TRAINING_SWITCHES = (
+    Switch("--fp8-weights", "With fp8: weights kept in fp8 alone (default: no)."),
     Switch("--dropout", "Dropout in the layers (default: no)."),
     Switch("--fused-norm", "Norms in one kernel, not in fp32 steps (default: yes)."),
     Switch("--sequence-parallel", "Divide norms and residuals over t (default: yes)."),

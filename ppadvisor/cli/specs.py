@@ -202,6 +202,7 @@ def _training(values: Mapping[str, Any], cluster: ClusterSpec, pins: Pins) -> Tr
     renamed = {
         "stack": "stack",
         "precision": "precision",
+        "fp8_weights": "fp8_weights",
         "optimizer": "optimizer",
         "grad_precision": "gradient_precision",
         "attention": "attention",

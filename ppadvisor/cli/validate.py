@@ -30,6 +30,7 @@ TRAINER_COLUMNS = (
     Column("profile", "our profile", justify="left"),
     Column("loss", "loss", justify="left"),
     Column("half_gradients", "16-bit gradients", lambda value: ", ".join(value) or "-", justify="left"),
+    Column("fp8_weights", "fp8 weights", lambda value: "yes" if value else "no", justify="left"),
     Column("dropout", "dropout (GPT)", lambda value: "yes" if value else "no", justify="left"),
     Column("sequence_parallel", "sequence parallel", lambda value: "yes" if value else "no", justify="left"),
     Column("fused_norm", "fused norms", lambda value: "yes" if value else "no", justify="left"),

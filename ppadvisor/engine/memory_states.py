@@ -51,9 +51,15 @@ def main_gradient_bytes_per_parameter(inputs: PlanInputs) -> int:
 
 
 def weight_bytes_per_parameter(inputs: PlanInputs) -> int:
-    """Bytes of one weight as it is stored: 2 (4 in fp32); fp8 adds its own copy and its transpose."""
+    """Bytes of one weight as it is stored: 2 (4 in fp32); fp8 adds its own copy and its transpose, 2.
+
+    Kept in fp8 alone: copy and transpose, and 16 bit where no linear reads it (embedding, head, norms), 2 either way.
+    On the heavy side for Blackwell, whose per-tensor scaled products need no transpose. Source: TransformerEngine
+    commit d0067d0d, pytorch/tensor/float8_tensor.py and mxfp8_tensor.py.
+    """
     training = inputs.problem.training
-    return training.weight_bytes + (2 if training.precision == "fp8" else 0)
+    beside = training.precision == "fp8" and not training.fp8_weights
+    return training.weight_bytes + (2 if beside else 0)
 
 
 def weights_bytes(inputs: PlanInputs) -> FloatArray:

@@ -23,6 +23,7 @@ from ppadvisor.evidence.trainers import (
     SCHEDULE_NAMES,
     UNKNOWN,
     Trainer,
+    keeps_fp8_weights,
     trainer_of,
 )
 from ppadvisor.specs.cluster import ClusterSpec, GpuSpec
@@ -150,6 +151,9 @@ def _training(record: Record, trainer: Trainer, plan: PlanSpec, filling: _Fillin
     if given.optimizer not in OPTIMIZERS:
         raise unknown_name("optimizer", given.optimizer, OPTIMIZERS, "training.optimizer")
     precision = filling.of("training.precision", given.precision, "bf16")
+    fp8_weights = keeps_fp8_weights(trainer, precision, model.name, record.cluster.gpu or "")
+    if fp8_weights:
+        filling.taken.append("training.fp8_weights = true")
     if precision in NARROW:
         filling.taken.append(f"training.precision = fp8 (for {precision})")
         precision = "fp8"
@@ -167,6 +171,7 @@ def _training(record: Record, trainer: Trainer, plan: PlanSpec, filling: _Fillin
         "framework": trainer.profile,
         "stack": (given.attention == "eager" and trainer.eager_stack) or trainer.stack,
         "precision": precision,
+        "fp8_weights": fp8_weights,
         "optimizer": given.optimizer,
         "gradient_precision": filling.of("training.gradient_precision", given.gradient_precision, of_weights),
         "attention": filling.of("training.attention", given.attention, "flash"),

@@ -34,7 +34,11 @@ GAPS: tuple[Gap, ...] = (
     Gap("torchtitan", (13, 15, 16), "split of the layers and micro-batch of the pipeline are not stated"),
     Gap("torchtitan", (), UNEXPLAINED),
     Gap("galvatron_profile", (), "GPU, ZeRO stage and micro-batch are not stated"),
-    Gap("mbridge_skills", tuple(range(1, 8)), "whether 16-bit weights stay beside fp8 is not stated; rest unknown"),
+    Gap(
+        "mbridge_skills",
+        tuple(range(1, 8)),
+        "weights in fp8 alone: from Bridge's settings; rest unknown",
+    ),
     Gap("mbridge_skills", tuple(range(20, 26)), "optimizer states on the CPU are not modelled; batch not stated"),
     Gap("mbridge_skills", (), UNEXPLAINED),
     Gap("megatron_ci", (20, 21), "data parallel is not stated (taken as 1); multi-token prediction is left out"),

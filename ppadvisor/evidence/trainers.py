@@ -36,6 +36,8 @@ class Trainer:
     """An even split is one of modules: the embedding, the layers, the final norm and the head, each counted as one."""
     fused_norm: bool = True
     """Norms in one kernel (a record's flag `fused_norm_kernel` says so of a run)."""
+    fp8_weights: bool = False
+    """Its recipes keep weights in fp8 alone, where `KEEP_16_BIT` does not say otherwise."""
     why: str = ""
 
     @property
@@ -52,7 +54,9 @@ TRAINERS: tuple[Trainer, ...] = (
         "megatron",
         sequence_parallel=True,
         half_gradients=("bf16", "fp8"),
-        why="a front end of Megatron-Core; its performance recipes set grad_reduce_in_fp32 = False",
+        fp8_weights=True,
+        why="a front end of Megatron-Core; its performance recipes set grad_reduce_in_fp32 = False, and with fp8 and "
+        "mxfp8 fp8_param_gather",
     ),
     Trainer("nemo", "megatron", sequence_parallel=True, why="a front end of Megatron-Core"),
     Trainer("primus", "megatron", why="Megatron-Core on AMD"),
@@ -91,6 +95,10 @@ TRAINERS: tuple[Trainer, ...] = (
 UNKNOWN = "generic"
 """The trainer of a framework that is not listed: no record is left out for its name."""
 
+KEEP_16_BIT: tuple[tuple[str, str], ...] = (("GPT-OSS", ""), ("Kimi K2", ""), ("DeepSeek-V3", "h100"))
+"""(start of the model's name, of the GPU's) whose fp8 recipes keep 16-bit weights. Source: NVIDIA-NeMo/Megatron-Bridge
+067f987d, training/mixed_precision.py (fp8_param_gather of each precision) and perf_recipes/, which override it."""
+
 SCHEDULE_NAMES: dict[str, str] = {
     "zb-2p-synchronous-optimizer": "zb-2p",
     "zb-h2-synchronous-optimizer": "zb-h2",
@@ -126,6 +134,12 @@ MODULES_IN_NOTES: dict[str, str] = {**{name: name for name in MODULES}, "norm": 
 READ_ON_ONE_NODE = ("bigscience_1b3", "bigscience_104b_tune", "bigscience_gpt2_v100", "bloom_104b_mem")
 """Sources whose memory was read with nvidia-smi on the first node, where they say no more. DeepSpeed places pipeline
 stages outermost (runtime/pipe/topology.py), so that a node of a small run holds the first stages alone."""
+
+
+def keeps_fp8_weights(trainer: Trainer, precision: str, model: str, gpu: str) -> bool:
+    """Whether a run's weights are in fp8 alone, by its trainer's recipes; in nvfp4 they stay in 16 bit."""
+    wide = any(model.startswith(name) and gpu.startswith(kind) for name, kind in KEEP_16_BIT)
+    return trainer.fp8_weights and precision in ("fp8", "mxfp8") and not wide
 
 
 def trainer_of(framework: str) -> Trainer | None:

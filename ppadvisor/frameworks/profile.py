@@ -123,6 +123,8 @@ class FrameworkProfile:
     """Transformer Engine keeps a 16-bit buffer per distinct weight shape for fused gradient accumulation."""
     frees_sent_outputs: bool
     """The stage output is freed after it was sent (else it lives until its backward)."""
+    fp8_weights: bool = False
+    """It can keep the weights of linears in fp8 alone."""
     frees_in_input_gradient: bool = False
     """A split backward's first part frees a layer's tensors as it goes, as autograd does (torch's own frees none)."""
     groups_made_twice: bool = False

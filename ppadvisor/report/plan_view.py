@@ -186,6 +186,8 @@ def about(asked: ProblemEcho | PlanExplanation | Comparison) -> list[str]:
 
 def _choices(training: TrainingSpec) -> Iterator[str]:
     """What the user chose besides and what changes numbers."""
+    if training.fp8_weights:
+        yield "weights in fp8 alone"
     if training.dropout:
         yield "dropout"
     if not training.fused_norm:

@@ -36,6 +36,8 @@ def make_problem(
     if training.optimizer not in OPTIMIZERS:
         raise unknown_name("optimizer", training.optimizer, OPTIMIZERS)
     framework = frameworks.get(training.framework)
+    if training.fp8_weights and not framework.fp8_weights:
+        raise InputError(f"fp8_weights: {framework.id} does not keep weights in fp8 alone; allowed: false")
     assumed = assumptions_of(cluster, training, framework.stack, assumptions)
     problem = Problem(model, cluster, training, framework, assumed)
     _ = problem.peak_flops_per_s  # refuses a precision that the GPU does not have

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from ppadvisor.specs.base import PositiveInt, Spec
 from ppadvisor.specs.cluster import Precision
@@ -48,6 +48,8 @@ class TrainingSpec(Spec):
     stack: str | None = None
     """Software stack, a preset: what its kernels reach; None: the framework's of today."""
     precision: Precision = "bf16"
+    fp8_weights: bool = False
+    """Weights of linears kept in fp8 alone; else their fp8 copies are made beside the 16-bit weights."""
     optimizer: str = "adam"
     gradient_precision: GradientPrecision | None = None
     """Precision of the accumulated gradient."""
@@ -60,9 +62,15 @@ class TrainingSpec(Spec):
     sequence_parallel: bool = True
     """Norms and residuals divided over the tensor-parallel ranks (only where t > 1)."""
 
+    @model_validator(mode="after")
+    def _fp8_weights_need_fp8(self) -> Self:
+        if self.fp8_weights and self.precision != "fp8":
+            raise ValueError(f"fp8_weights needs precision fp8, got {self.precision}")
+        return self
+
     @property
     def weight_bytes(self) -> int:
-        """Bytes of a weight as it is used; fp8 keeps the 16-bit weight."""
+        """Bytes of a weight in 16 bit, or in fp32: as it is handed on, and as fp8 copies are made of it."""
         return 4 if self.precision == "fp32" else 2
 
     @property

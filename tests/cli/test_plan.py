@@ -125,6 +125,7 @@ def test_a_person_reads_why(cli: Cli, format: str) -> None:
     [
         ((), "flash attention; megatron"),
         (("--no-fused-norm",), "norms not fused"),
+        (("--precision", "fp8", "--fp8-weights"), "weights in fp8 alone"),
         (("--loss", "torch"), "torch loss"),
         (("--grad-precision", "bf16"), "bf16 gradients"),
         (("--no-sequence-parallel",), "no sequence parallelism"),

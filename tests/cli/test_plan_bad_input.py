@@ -47,6 +47,11 @@ BAD: list[tuple[tuple[str, ...], tuple[str, ...]]] = [
     ((*SMALL, "--framework", "megatrn"), ("unknown framework 'megatrn'", "did you mean 'megatron'")),
     ((*SMALL, "--optimizer", "adma"), ("unknown optimizer 'adma'", "did you mean 'adam")),
     ((*SMALL, "--precision", "fp61"), ("--precision", "'fp61'", "fp16")),
+    ((*SMALL, "--fp8-weights"), ("fp8_weights needs precision fp8, got bf16",)),
+    (
+        (*SMALL, "--precision", "fp8", "--fp8-weights", "--framework", "torchtitan"),
+        ("fp8_weights: torchtitan does not keep",),
+    ),
     ((*SMALL, "--recompute", "ful"), ("unknown recompute 'ful'", "did you mean 'full'")),
     ((*SMALL, "--sort", "speed"), ("--sort", "'speed'", "step_time_s")),
     ((*SMALL, "--format", "yaml"), ("--format", "'yaml'", "json")),

@@ -258,3 +258,17 @@ def test_what_was_never_saved_is_not_freed(framework: str) -> None:
     held = table.terms["recomputed_layer"][0, 0] + table.terms["layer_backward_work"][0, 0]
     assert held == pytest.approx(max(feed_forward, attention))
     assert attention > feed_forward
+
+
+def test_weights_in_fp8_alone_have_no_16_bit_original() -> None:
+    """4 bytes a weight become 2: the fp8 copy and its transpose stay, the 16-bit weight goes; no other tensor moves."""
+    one = plan([3] * 4)
+    beside, alone = (
+        memory_of(problem(model("llama"), framework="megatron", precision="fp8", fp8_weights=kept), one).terms
+        for kept in (False, True)
+    )
+    assert alone["weights"] * 2 == pytest.approx(beside["weights"])
+    assert {name for name in beside if not np.allclose(beside[name], alone[name])} == {
+        "weights",
+        "allocator_overhead",  # a share of the tensors
+    }

@@ -9,7 +9,14 @@ from ppadvisor.errors import InputError
 from ppadvisor.evidence.cases import case_of
 from ppadvisor.evidence.predict import Footprint
 from ppadvisor.evidence.records import shipped_records
-from ppadvisor.evidence.trainers import NOT_MODELLED, SCHEDULE_NAMES, TRAINERS, UNSPECIFIED
+from ppadvisor.evidence.trainers import (
+    NOT_MODELLED,
+    SCHEDULE_NAMES,
+    TRAINERS,
+    UNSPECIFIED,
+    keeps_fp8_weights,
+    trainer_of,
+)
 from tests.evidence.samples import record
 
 
@@ -142,3 +149,24 @@ def test_a_layer_a_chunk_counts_embedding_and_head_where_the_rank_says_so() -> N
     plan = {"pipeline_parallel": 8, "layers_per_stage": layers, "schedule": "gis-h"}
     case = case_of(record(model={"num_layers": 38}, cluster={"num_gpus": 8, "gpus_per_node": 8}, plan=plan))
     assert case.plan.layers_per_chunk == (0, *[1] * 38, 0)
+
+
+@pytest.mark.parametrize(
+    ("precision", "name", "gpu", "kept"),
+    [
+        ("fp8", "Llama 3 70B", "h100-sxm-80gb", True),
+        ("mxfp8", "DeepSeek-V3 671B", "gb300-288gb", True),
+        ("fp8", "DeepSeek-V3 671B", "h100-sxm-80gb", False),
+        ("mxfp8", "GPT-OSS 120B", "gb300-288gb", False),
+        ("nvfp4", "Llama 3.1 405B", "gb300-288gb", False),
+        ("bf16", "Llama 3 70B", "h100-sxm-80gb", False),
+    ],
+)
+def test_bridges_recipes_keep_weights_in_fp8_alone(precision: str, name: str, gpu: str, kept: bool) -> None:
+    """As training/mixed_precision.py of Megatron-Bridge sets fp8_param_gather, and as perf_recipes/ override it."""
+    trainer = trainer_of("megatron-bridge")
+    assert trainer is not None
+    assert keeps_fp8_weights(trainer, precision, name, gpu) is kept
+    megatron = trainer_of("megatron")
+    assert megatron is not None
+    assert not keeps_fp8_weights(megatron, precision, name, gpu)

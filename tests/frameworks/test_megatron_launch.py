@@ -125,6 +125,7 @@ def test_the_script_says_the_model(name: str) -> None:
     "changed",
     [
         {"precision": "fp8"},
+        {"precision": "fp8", "fp8_weights": True},
         {"precision": "fp16", "gradient_precision": "fp16"},
         {"precision": "fp16"},
         {"precision": "fp32"},

@@ -10,7 +10,7 @@ import pytest
 from ppadvisor.engine.evaluate import VERDICTS, estimate_plan
 from ppadvisor.engine.problem import Problem
 from ppadvisor.engine.tables import plan_of
-from ppadvisor.search.constraints import CONSTRAINTS
+from ppadvisor.search.constraints import CONSTRAINTS, legal_plans
 from ppadvisor.search.noise import moving_parts_of
 from ppadvisor.search.pins import Pins
 from ppadvisor.search.ranking import moving_parts, rank
@@ -97,6 +97,14 @@ def test_an_illegal_plan_is_a_rejection_with_numbers(of: Problem, pins: Pins, co
     assert example.code == code
     for word in words.split():
         assert word in example.message
+
+
+def test_weights_in_fp8_alone_need_zero_1() -> None:
+    """As Megatron's --fp8-param-gather needs --use-distributed-optimizer (arguments.py:1092-1094)."""
+    of = problem(precision="fp8", fp8_weights=True, framework="megatron")
+    plans = table_of([one_plan([3] * 4, optimizer_sharding=stage) for stage in (0, 1)])
+    legal, counts, _ = legal_plans(of, plans)
+    assert (legal.optimizer_sharding.tolist(), counts) == ([1], {"fp8_weights": 1})
 
 
 def test_a_batch_that_some_divisions_cannot_share() -> None:

@@ -76,6 +76,7 @@ PROFILE = FrameworkProfile(
     backward_work=backward_work,
     rules=RULES,
     split_settings=split_settings,
+    fp8_weights=True,
     dummy_weight_gradients=True,
     frees_sent_outputs=True,
     frees_main_gradients=True,

@@ -57,6 +57,8 @@ def _precision(training: TrainingSpec) -> Iterator[Flag]:
         yield flag(sixteen)
     if training.precision == "fp8":
         yield flag("--fp8-format", "hybrid", comment="e4m3 forward, e5m2 backward")
+    if training.fp8_weights:
+        yield flag("--fp8-param-gather")
     if sixteen == "--bf16" and training.gradient_precision == "bf16":
         yield flag("--grad-reduce-in-bf16")
     if sixteen == "--fp16" and training.gradient_precision in (None, "fp32"):

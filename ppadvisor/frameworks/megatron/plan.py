@@ -50,12 +50,14 @@ def training_of(run: Run, where: str) -> TrainingSpec | None:
     if not run.batch or not run.whole("seq_length"):
         return None
     sixteen = "bf16" if run.on("bf16") else "fp16" if run.on("fp16") else None
+    fp8 = bool(run.text("fp8") and sixteen)
     eager = run.text("attention_backend") in ("unfused", "local") or run.text("transformer_impl") == "local"
     data: dict[str, Any] = {
         "sequence_length": run.whole("seq_length"),
         "global_batch_size": run.batch,
         "framework": "megatron",
-        "precision": "fp8" if run.text("fp8") and sixteen else sixteen or "fp32",
+        "precision": "fp8" if fp8 else sixteen or "fp32",
+        "fp8_weights": fp8 and run.on("fp8_param_gather"),
         "optimizer": _optimizer(run),
         "gradient_precision": _gradients(run),
         "attention": "eager" if eager and not run.on("use_flash_attn") else "flash",

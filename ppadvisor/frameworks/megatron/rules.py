@@ -22,7 +22,19 @@ def _moe_message(_: ModelSpec, __: TrainingSpec, plan: PlanSpec) -> str:
     return f"MoE with tensor parallel {plan.tensor_parallel} needs sequence parallelism (--sequence-parallel)"
 
 
+def _fp8_weights_need_sharding(_: ModelSpec, training: TrainingSpec, plans: PlanTable) -> BoolArray:
+    """arguments.py:1092-1094: --fp8-param-gather needs the distributed optimizer."""
+    if not training.fp8_weights:
+        return np.zeros(len(plans), dtype=np.bool_)
+    return np.asarray(plans.optimizer_sharding == 0)
+
+
+def _fp8_weights_message(_: ModelSpec, __: TrainingSpec, ___: PlanSpec) -> str:
+    return "weights in fp8 alone (--fp8-param-gather) need ZeRO 1 (--use-distributed-optimizer)"
+
+
 RULES: tuple[Rule, ...] = (
     *COMMON_RULES,
     Rule("moe_sequence_parallel", _moe_needs_sequence_parallel, _moe_message),
+    Rule("fp8_weights", _fp8_weights_need_sharding, _fp8_weights_message),
 )

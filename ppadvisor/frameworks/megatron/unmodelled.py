@@ -18,7 +18,7 @@ MEMORY_AND_TIME = (
     *("cpu_offloading_num_layers", "fine_grained_activation_offloading", "optimizer_cpu_offload"),
     *("use_torch_fsdp2", "use_megatron_fsdp", "data_parallel_sharding_strategy", "outer_dp_sharding_strategy"),
     *("num_distributed_optimizer_instances", "tensor_parallel_num_weight_shards"),
-    *("expert_tensor_parallel_num_weight_shards", "fp8_param_gather", "fp4", "fp4_param_gather"),
+    *("expert_tensor_parallel_num_weight_shards", "fp4", "fp4_param_gather"),
     *("first_last_layers_bf16", "te_precision_config_file", "main_grads_dtype", "main_params_dtype"),
     *("moe_expert_capacity_factor", "moe_pad_expert_input_to_capacity", "moe_expert_rank_capacity_factor"),
     *("moe_latent_size", "moe_token_drop_policy", "moe_paged_stash", "moe_use_upcycling", "enable_mhc_connections"),
