@@ -11,7 +11,7 @@ from ppadvisor.errors import InputError
 from ppadvisor.evidence import KindName
 from ppadvisor.evidence.cases import case_of
 from ppadvisor.evidence.formula_score import formula_row
-from ppadvisor.evidence.known_gaps import BEYOND, gap_of
+from ppadvisor.evidence.known_gaps import gap_of
 from ppadvisor.evidence.predict import LOWEST_RANK, PREDICTORS
 from ppadvisor.evidence.records import Record, Usable, repeats_in
 from ppadvisor.evidence.scores import (
@@ -198,12 +198,6 @@ def _names_fullest(record: Record, kind: KindName, rows: Sequence[Row]) -> list[
     return [rows[0].stage == peaks.index(max(peaks))]
 
 
-def _known_gap(record: Record, kind: KindName, error: float | None) -> str | None:
-    """What explains a peak that is far off."""
-    far = kind == "memory" and error is not None and abs(error) > BEYOND
-    return gap_of(record.id, record.source.key) if far else None
-
-
 def _rows(record: Record, kind: KindName, readings: Sequence[Reading]) -> list[Row]:
     """A row for each number of the record. InputError where it has none, or is not modelled."""
     if not readings:
@@ -228,7 +222,7 @@ def _rows(record: Record, kind: KindName, readings: Sequence[Reading]) -> list[R
                 measured=reading.value,
                 error_fraction=error,
                 error_points=100.0 * (prediction.value - reading.value) if in_points else None,
-                known_gap=_known_gap(record, kind, error),
+                known_gap=gap_of(kind, record.id, record.source.key, error),
                 verdict=prediction.verdict,
                 stage=prediction.stage,
                 terms=dict(prediction.terms),
