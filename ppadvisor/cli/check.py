@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,10 +17,12 @@ if TYPE_CHECKING:
     from ppadvisor.search.check_results import CheckReport
 
 MAX_GATES_BYTES = 100_000
+BESIDE_A_PLAN = ("gate", "gates", "format", "output")
+"""What may be said where a file holds the problem and the plan."""
 
 
 @click.command()
-@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("file", metavar="FILE")
 @configuration_options
 @click.option("--gate", multiple=True, metavar="METRIC<=LIMIT", help="Threshold: bubble_fraction<=0.1. Repeatable.")
 @click.option("--gates", type=click.Path(path_type=Path), metavar="GATES", help="File with a gate on each line.")
@@ -33,18 +34,29 @@ MAX_GATES_BYTES = 100_000
     help="Form of the answer; from markdown on for a CI.",
 )
 @click.option("--output", type=click.Path(path_type=Path), metavar="OUT", help="Write to OUT; it is replaced whole.")
-def command(file: Path, format: str, output: Path | None, **values: Any) -> int:
-    """Judge FILE, a trainer's configuration (- is stdin): does it run, does it fit, how far is it from the best plan.
+@click.pass_context
+def command(
+    context: click.Context,
+    /,
+    file: str,
+    format: str,
+    output: Path | None,
+    gate: tuple[str, ...],
+    gates: Path | None,
+    **_: Any,
+) -> int:
+    """Judge FILE, a trainer's configuration: does it run, does it fit, how far is it from the best plan.
 
-    Nothing of the file is executed. GPUs that it does not name come from --gpus; without --gpu or --cluster only the
-    trainer's rules are checked. Exit code 3: illegal or does not fit; 4: a gate is broken.
+    FILE may be - for stdin, or FILE[#RANK] for a plan that `plan --format json` wrote. Nothing of it is executed. GPUs
+    that it does not name come from --gpus; without --gpu or --cluster only the trainer's rules are checked. Exit code
+    3: illegal or does not fit; 4: a gate is broken.
 
     \b
     ppadvisor check train.sh --gpu h100-sxm-80gb --gate 'peak_memory_fraction<=0.9' --gate 'regret<=0.1'
     """
     from ppadvisor.report.check_view import render_check
 
-    report = _checked(file, values)
+    report = _checked(context, file, [*gate, *_gates_of_file(gates)])
     view = view_of(output)
     write(render_check(report, format, width=view.width, color=view.color), output)
     if not report.legal or report.fits is False:
@@ -52,18 +64,19 @@ def command(file: Path, format: str, output: Path | None, **values: Any) -> int:
     return EXIT_OK if report.gates_passed else EXIT_THRESHOLD
 
 
-def _checked(file: Path, values: Mapping[str, Any]) -> CheckReport:
+def _checked(context: click.Context, file: str, gates: list[str]) -> CheckReport:
     from ppadvisor.search.check import check
     from ppadvisor.search.gates import parse_gate
 
-    gates = [parse_gate(text) for text in (*values["gate"], *_gates_of_file(values["gates"]))]
-    subject = read_subject(file, values)
+    parsed = [parse_gate(text) for text in gates]
+    subject = read_subject(context, file, beside=BESIDE_A_PLAN)
     return check(
         subject.configuration,
         subject.cluster,
-        gates=gates,
+        gates=parsed,
         margin=subject.margin,
         assumptions=subject.assumptions,
+        plan_rank=subject.plan_rank,
     )
 
 

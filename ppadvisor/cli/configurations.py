@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from ppadvisor.cli.answer import answer_options, read_assumptions
+from ppadvisor.cli.chosen import naming, plan_of_file
 from ppadvisor.cli.options import OneOf, Quantity
 from ppadvisor.cli.request import CLUSTER_INPUTS
-from ppadvisor.errors import InputError
+from ppadvisor.errors import InputError, RefusedError
 from ppadvisor.frameworks import READERS
 from ppadvisor.units import parse_count
 
@@ -36,6 +37,7 @@ class Subject:
     """None where only the trainer's rules are asked about."""
     margin: float
     assumptions: Assumptions
+    plan_rank: int | None = None
 
 
 def configuration_options(command: CommandT) -> CommandT:
@@ -52,8 +54,35 @@ def configuration_options(command: CommandT) -> CommandT:
     return command
 
 
-def read_subject(path: Path, values: Mapping[str, Any]) -> Subject:
-    """The configuration of a file, with what the options say. InputError for what cannot be read or be meant."""
+def read_subject(context: click.Context, reference: str, *, beside: Sequence[str]) -> Subject:
+    """The configuration of a file, or `FILE#2` of saved plans, with what the options say.
+
+    `beside` are the options that may stand beside a saved plan, which brings everything. InputError for what cannot be
+    read or be meant, RefusedError where no plan was legal.
+    """
+    from ppadvisor.cli.plan_file import holds_plans
+
+    if holds_plans(reference):
+        return _saved_plan(context, reference, beside)
+    return _configuration(Path(reference), context.params)
+
+
+def _saved_plan(context: click.Context, reference: str, beside: Sequence[str]) -> Subject:
+    from ppadvisor.cli.plan_file import path_and_rank
+    from ppadvisor.search.explain import assumptions_in
+    from ppadvisor.search.saved import configuration_of
+
+    chosen = plan_of_file(context, reference, beside=beside, told="looked at")
+    if chosen.plan is None:
+        raise RefusedError(chosen.why_none)
+    path, rank = path_and_rank(reference)
+    asked = chosen.problem
+    with naming(reference):
+        configuration = configuration_of(asked, chosen.plan, str(path))
+        return Subject(configuration, asked.cluster, asked.margin_fraction, assumptions_in(asked), rank)
+
+
+def _configuration(path: Path, values: Mapping[str, Any]) -> Subject:
     from ppadvisor.cli.specs import read_cluster
     from ppadvisor.specs.assumptions import Assumptions
 

@@ -12,11 +12,11 @@ from ppadvisor.search.check_results import CheckReport
 
 def render(report: CheckReport) -> str:
     """A line for each finding, notes left out; nothing where there is none."""
-    file = relative(report.file)
+    file = None if report.file == "-" else relative(report.file)
     return "".join(_command(finding, file) + "\n" for finding in findings(report) if finding.level != "note")
 
 
-def _command(finding: Finding, file: str) -> str:
+def _command(finding: Finding, file: str | None) -> str:
     properties = {"file": file, "line": finding.line, "title": finding.title}
     text = ",".join(f"{key}={_property(str(value))}" for key, value in properties.items() if value is not None)
     return f"::{finding.level} {text}::{_data(finding.message)}"

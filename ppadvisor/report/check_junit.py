@@ -27,7 +27,7 @@ class Case:
 def render(report: CheckReport) -> str:
     """One suite: rules, memory, gates. No times, so that the same answer has the same bytes."""
     cases = list(_cases(report))
-    file = relative(report.file)
+    file = relative(report.subject)
     counts = {
         "tests": len(cases),
         "failures": sum(bool(case.failures) for case in cases),

@@ -26,7 +26,7 @@ MARKUP = re.compile(r"[&<\\`*\[~@#]")
 
 def render(report: CheckReport) -> str:
     """Marker, checks, memory of the stages, plans, notices."""
-    file = relative(report.file)
+    file = relative(report.subject)
     title = f"ppadvisor check: {_text(file)}"
     blocks = [f"<!-- ppadvisor check: {_in_comment(file)} -->\n", _table(CHECKS, _checks(report), title)]
     if report.estimate is not None:

@@ -49,7 +49,7 @@ def _mark(passed: bool) -> str:
 
 
 def _verdict(report: CheckReport) -> Iterator[str]:
-    yield f"{report.file}: {report.framework} on {report.num_gpus} GPUs"
+    yield f"{report.subject}: {report.framework} on {report.num_gpus} GPUs"
     accepted = "accepts" if report.accepted_by_framework else "refuses"
     yield f"{_mark(report.accepted_by_framework)} {report.framework} {accepted} it at start-up"
     if report.accepted_by_framework:

@@ -60,6 +60,7 @@ def check(
     gates: Sequence[Gate] = (),
     margin: float = DEFAULT_MARGIN,
     assumptions: Assumptions | None = None,
+    plan_rank: int | None = None,
 ) -> CheckReport:
     """Judge a configuration on a cluster; without one only its rules.
 
@@ -73,6 +74,7 @@ def check(
     estimate = judged.estimate
     return CheckReport(
         file=configuration.file,
+        plan_rank=plan_rank,
         framework=configuration.framework,
         framework_version=frameworks.get(configuration.framework).source,
         accepted_by_framework=configuration.accepted,

@@ -74,6 +74,8 @@ class CheckReport(Result):
     format_version: str = FORMAT_VERSION
     model_version: str = MODEL_VERSION
     file: str
+    plan_rank: int | None
+    """Of a file of saved plans the one that was asked for, from 1; None: the first, or no such file."""
     framework: str
     framework_version: str
     accepted_by_framework: bool
@@ -101,6 +103,11 @@ class CheckReport(Result):
     """Step time over that of the best plan, less one; 0 where no better one is known."""
     change: PlanChange | None
     gates: tuple[GateResult, ...]
+
+    @property
+    def subject(self) -> str:
+        """The file, and which of its plans."""
+        return self.file if self.plan_rank is None else f"{self.file}#{self.plan_rank}"
 
     @property
     def gates_passed(self) -> bool:
