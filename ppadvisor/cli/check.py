@@ -69,15 +69,7 @@ def _checked(context: click.Context, file: str, gates: list[str]) -> CheckReport
     from ppadvisor.search.gates import parse_gate
 
     parsed = [parse_gate(text) for text in gates]
-    subject = read_subject(context, file, beside=BESIDE_A_PLAN)
-    return check(
-        subject.configuration,
-        subject.cluster,
-        gates=parsed,
-        margin=subject.margin,
-        assumptions=subject.assumptions,
-        plan_rank=subject.plan_rank,
-    )
+    return check(read_subject(context, file, beside=BESIDE_A_PLAN), gates=parsed)
 
 
 def _gates_of_file(path: Path | None) -> list[str]:

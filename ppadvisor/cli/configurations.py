@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -20,24 +19,11 @@ from ppadvisor.units import parse_count
 
 if TYPE_CHECKING:
     from ppadvisor.frameworks.configuration import Configuration, Given
-    from ppadvisor.specs.assumptions import Assumptions
-    from ppadvisor.specs.cluster import ClusterSpec
+    from ppadvisor.search.judge import Subject
 
 CommandT = TypeVar("CommandT", bound=Callable[..., Any])
 
 NEWER_THAN_HOPPER = re.compile(r"\bG?B[23]00\b")
-
-
-@dataclass(frozen=True)
-class Subject:
-    """A configuration with what it is judged on."""
-
-    configuration: Configuration
-    cluster: ClusterSpec | None
-    """None where only the trainer's rules are asked about."""
-    margin: float
-    assumptions: Assumptions
-    plan_rank: int | None = None
 
 
 def configuration_options(command: CommandT) -> CommandT:
@@ -70,6 +56,7 @@ def read_subject(context: click.Context, reference: str, *, beside: Sequence[str
 def _saved_plan(context: click.Context, reference: str, beside: Sequence[str]) -> Subject:
     from ppadvisor.cli.plan_file import path_and_rank
     from ppadvisor.search.explain import assumptions_in
+    from ppadvisor.search.judge import Subject
     from ppadvisor.search.saved import configuration_of
 
     chosen = plan_of_file(context, reference, beside=beside, told="looked at")
@@ -84,6 +71,7 @@ def _saved_plan(context: click.Context, reference: str, beside: Sequence[str]) -
 
 def _configuration(path: Path, values: Mapping[str, Any]) -> Subject:
     from ppadvisor.cli.specs import read_cluster
+    from ppadvisor.search.judge import Subject
     from ppadvisor.specs.assumptions import Assumptions
 
     configuration = _read(path, values["framework"], _given(values))
