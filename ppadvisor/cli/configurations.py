@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from ppadvisor.cli.answer import answer_options, read_assumptions
-from ppadvisor.cli.chosen import naming, plan_of_file
+from ppadvisor.cli.chosen import given_parameters, naming, note, plan_of_file
 from ppadvisor.cli.options import OneOf, Quantity
 from ppadvisor.cli.request import CLUSTER_INPUTS
 from ppadvisor.errors import InputError, RefusedError
@@ -50,7 +50,27 @@ def read_subject(context: click.Context, reference: str, *, beside: Sequence[str
 
     if holds_plans(reference):
         return _saved_plan(context, reference, beside)
-    return _configuration(Path(reference), context.params)
+    return _configuration(context, Path(reference))
+
+
+def read_subjects(context: click.Context, base: str, head: str, *, beside: Sequence[str]) -> tuple[Subject, Subject]:
+    """Both configurations of a comparison, as `read_subject` reads one; of stdin can only be one.
+
+    Beside a saved plan the options are for the other side, which takes the plan's machines where they name none.
+    """
+    from ppadvisor.cli.plan_file import holds_plans
+
+    if base == head == "-":
+        raise InputError("both sides are -, but standard input holds one configuration; name a file for the other")
+    saved = [holds_plans(reference) for reference in (base, head)]
+    allowed = beside if all(saved) else tuple(context.params)
+    before = _saved_plan(context, base, allowed) if saved[0] else None
+    after = _saved_plan(context, head, allowed) if saved[1] else None
+    like = before or after
+    return (
+        before or _configuration(context, Path(base), like=like, named_as=Path(head)),
+        after or _configuration(context, Path(head), like=like, named_as=Path(base)),
+    )
 
 
 def _saved_plan(context: click.Context, reference: str, beside: Sequence[str]) -> Subject:
@@ -69,33 +89,52 @@ def _saved_plan(context: click.Context, reference: str, beside: Sequence[str]) -
         return Subject(configuration, asked.cluster, asked.margin_fraction, assumptions_in(asked), rank)
 
 
-def _configuration(path: Path, values: Mapping[str, Any]) -> Subject:
+def _configuration(
+    context: click.Context, path: Path, *, like: Subject | None = None, named_as: Path | None = None
+) -> Subject:
+    """A trainer's own file: `like` gives what no option does, `named_as` the kind of what comes over a pipe."""
     from ppadvisor.cli.specs import read_cluster
     from ppadvisor.search.judge import Subject
     from ppadvisor.specs.assumptions import Assumptions
+    from ppadvisor.specs.load import with_num_gpus
 
-    configuration = _read(path, values["framework"], _given(values))
-    named = any(values[entry.name] is not None for entry in CLUSTER_INPUTS if entry.name != "gpus")
-    cluster = read_cluster({**values, "gpus": configuration.num_gpus}) if named else None
+    values = context.params
     assumptions = Assumptions().changed(read_assumptions(values["assume"]))
-    return Subject(configuration, cluster, values["margin"], assumptions)
+    named = any(values[entry.name] is not None for entry in CLUSTER_INPUTS if entry.name != "gpus")
+    machines = None if named or like is None else like.cluster
+    gpu = _gpu_name(values) if machines is None else machines.gpu.name
+    configuration = _read(path, values["framework"], _given(values, gpu), named_as)
+    if machines is None or like is None:
+        cluster = read_cluster({**values, "gpus": configuration.num_gpus}) if named else None
+        return Subject(configuration, cluster, values["margin"], assumptions)
+    note(f"{path} is looked at on the GPUs of {like.configuration.file}, with its assumptions")
+    given = given_parameters(context)
+    return Subject(
+        configuration,
+        with_num_gpus(machines, configuration.num_gpus),
+        values["margin"] if "margin" in given else like.margin,
+        assumptions if "assume" in given else like.assumptions,
+    )
 
 
-def _read(path: Path, framework: str | None, given: Given) -> Configuration:
+def _read(path: Path, framework: str | None, given: Given, named_as: Path | None) -> Configuration:
     from ppadvisor import frameworks
     from ppadvisor.specs.files import read_text
+    from ppadvisor.specs.pipes import is_pipe
 
-    return frameworks.reader(framework or frameworks.recognised(path, read_text(path))).read(path, given)
+    text = read_text(path)
+    name = named_as if named_as is not None and is_pipe(path) and not is_pipe(named_as) else path
+    return frameworks.reader(framework or frameworks.recognised(name, text)).read(path, given)
 
 
-def _given(values: Mapping[str, Any]) -> Given:
+def _given(values: Mapping[str, Any], gpu: str) -> Given:
     from ppadvisor.frameworks.configuration import Given
 
     return Given(
         num_gpus=values["gpus"],
         vocab_size=values["vocab"],
         variables=_defined(values["define"]),
-        one_connection=not NEWER_THAN_HOPPER.search(_gpu_name(values)),
+        one_connection=not NEWER_THAN_HOPPER.search(gpu),
     )
 
 
