@@ -57,8 +57,13 @@ def measured(one: Regression) -> str:
     show = format_bytes_gib if one.metric == "peak_bytes" else format_seconds
     return (
         f"{show(one.base)} -> {show(one.head)}, +{format_fraction(one.worse_fraction)}, "
-        f"allowed {format_fraction(one.tolerance_fraction)}"
+        f"allowed {percent(one.tolerance_fraction)}"
     )
+
+
+def percent(share: float) -> str:
+    """What the user allowed, as it was written: `2 %`."""
+    return f"{100 * share:.4g} %"
 
 
 def unseen(option: OptionChanged) -> Finding:
@@ -78,20 +83,12 @@ def option_text(option: OptionChanged) -> str:
 
 
 def changes_text(report: DiffReport) -> str:
-    """The first changes, as the options say them where they do."""
-    by_option = {one.option: one for one in report.options}
-    named = dict.fromkeys(
-        option_text(by_option[one.option]) if one.option in by_option else field_text(one)
-        for one in report.changes
-        if not (one.option is None and _follows(one, report))
-    )
-    shown = list(named)[:MOST_NAMED]
-    return ", ".join([*shown, *([f"{len(named) - MOST_NAMED} more"] if len(named) > MOST_NAMED else [])])
-
-
-def _follows(one: FieldChanged, report: DiffReport) -> bool:
-    """Whether options changed, and this is no field that one of them says: it follows from the others."""
-    return any(other.option is not None for other in report.changes)
+    """The first changes: as options say them where any does, for the others then follow from these."""
+    by_name = {one.option: one for one in report.options}
+    said = [option_text(by_name[one.option]) for one in report.changes if one.option is not None]
+    named = list(dict.fromkeys(said or [field_text(one) for one in report.changes]))
+    more = [f"{len(named) - MOST_NAMED} more"] if len(named) > MOST_NAMED else []
+    return ", ".join([*named[:MOST_NAMED], *more])
 
 
 def field_text(one: FieldChanged) -> str:

@@ -9,7 +9,7 @@ from importlib import import_module
 from ppadvisor.engine.draws import NUM_DRAWS
 from ppadvisor.report.check_view import MOST_STAGES, mark, rule_lines
 from ppadvisor.report.compare_view import signed
-from ppadvisor.report.diff_findings import METRICS, field_name, measured, option_text, value_text
+from ppadvisor.report.diff_findings import METRICS, field_name, measured, option_text, percent, value_text
 from ppadvisor.report.explain_columns import words
 from ppadvisor.report.formats import DIFF_FORMATS
 from ppadvisor.report.json_ import dump_json
@@ -133,8 +133,8 @@ def render_diff(report: DiffReport, format: str, *, width: int, color: bool) -> 
         draw("What changed", CHANGES, change_rows(report)),
         list(_options(report)),
         draw("What it does", EFFECTS, effect_rows(report)),
-        draw("Where a step goes, mean over the ranks", PARTS, part_rows(report)),
-        draw("Stages, each at its highest moment; * binds", STAGES, stage_rows(report)),
+        draw("Where a step goes, mean over the ranks", PARTS, part_rows(report) if report.changes else []),
+        draw("Stages, each at its highest moment; * binds", STAGES, stage_rows(report) if report.changes else []),
         list(missing(report)),
     ]
     return join_blocks(blocks, "text", width)
@@ -144,7 +144,8 @@ def side_line(name: str, side: Judgement) -> str:
     """The file, its trainer and GPUs, its plan."""
     plan = side.plan
     text = "no plan" if plan is None else f"{short_plan(plan)}; layers per stage {layers_text(plan.layers_per_stage)}"
-    return f"{name:<10}{side.subject}: {side.framework} on {side.num_gpus} GPUs; {text}"
+    file = "standard input" if side.file == "-" else side.subject
+    return f"{name:<10}{file}: {side.framework} on {side.num_gpus} GPUs; {text}"
 
 
 def verdicts(report: DiffReport) -> Iterator[tuple[bool, str]]:
@@ -161,7 +162,7 @@ def verdicts(report: DiffReport) -> Iterator[tuple[bool, str]]:
     for one in report.regressions:
         yield False, f"{METRICS[one.metric]}: {measured(one)}{_at(head.file, one.option, one.line)}"
     if not report.regressions and head.estimate is not None:
-        allowed = format_fraction(report.tolerance_fraction)
+        allowed = percent(report.tolerance_fraction)
         reason = report.not_comparable
         yield True, f"{reason}: nothing to compare with" if reason else f"no regression of more than {allowed}"
 
@@ -186,7 +187,7 @@ def comes_to(report: DiffReport) -> Iterator[str]:
     if report.head_slower_in_fraction is not None:
         share = format_fraction(report.head_slower_in_fraction, 0)
         yield f"{'Sure':<10}head is slower in {share} of {NUM_DRAWS} draws over the ranges of the assumptions"
-    if not report.changes and not report.options:
+    if not report.changes and not any(one.effect == "not_modelled" for one in report.options):
         yield "Nothing changed that memory or time depend on."
 
 
@@ -234,9 +235,9 @@ def stage_rows(report: DiffReport) -> list[Row]:
 
 def other_options(report: DiffReport) -> tuple[list[OptionChanged], list[OptionChanged]]:
     """(options that change memory or time and that no estimate sees, those that no changed field comes from)."""
-    told = {one.option for one in report.changes}
+    told = {one.field.rpartition(".")[2] for one in report.changes}
     unseen = [one for one in report.options if one.effect == "not_modelled"]
-    return unseen, [one for one in report.options if one.effect != "not_modelled" and one.option not in told]
+    return unseen, [one for one in report.options if one.effect != "not_modelled" and one.field not in told]
 
 
 def _options(report: DiffReport) -> Iterator[str]:
@@ -260,3 +261,5 @@ def missing(report: DiffReport) -> Iterator[str]:
         for notice in side.notices:
             if notice.kind == "missing":
                 yield f"missing in {name}: {notice.message}"
+    if any(side.legal and side.cluster is None for side in (report.base, report.head)):
+        yield "missing: --gpu or --cluster, for memory and time"

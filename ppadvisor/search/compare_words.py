@@ -81,7 +81,12 @@ def _memory(a: PlanEstimate, b: PlanEstimate) -> str:
     return f"{text}; in B {parts}" if parts else text
 
 
+def binding_terms(estimate: PlanEstimate) -> dict[str, int]:
+    """Memory terms of the stage that binds."""
+    return estimate.memory.stages[estimate.memory.binding_stage].terms
+
+
 def terms_of_gap(one: PlanEstimate, other: PlanEstimate) -> str:
     """The memory terms that make up most of a gap between the stages that bind, as the first has less or more."""
-    terms, others = (e.memory.stages[e.memory.binding_stage].terms for e in (one, other))
+    terms, others = (binding_terms(estimate) for estimate in (one, other))
     return _said(telling({name: float(terms[name] - others[name]) for name in terms}), format_bytes_gib)

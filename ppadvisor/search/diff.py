@@ -2,16 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from ppadvisor.engine.results import PlanEstimate
 from ppadvisor.errors import InputError
 from ppadvisor.search.check_results import Judgement
+from ppadvisor.search.compare_words import binding_terms
 from ppadvisor.search.diff_changes import changed_fields, changed_options
 from ppadvisor.search.diff_effects import Side, effects, parts, stages, summary
 from ppadvisor.search.diff_results import DiffReport, FieldChanged, Metric, OptionChanged, Regression
 from ppadvisor.search.judge import Subject, judgement
 from ppadvisor.search.noise import faster_in
+
+USUAL_CAUSES: dict[str, tuple[str, ...]] = {
+    "recompute": ("recompute",),
+    "tensor_parallel": ("tensor_parallel", "sequence_parallel"),
+    "context_parallel": ("context_parallel",),
+    "expert_parallel": ("expert_parallel",),
+    "bubble": ("pipeline_parallel", "num_microbatches", "virtual_stages"),
+    "imbalance": ("pipeline_parallel", "layers_per_stage", "virtual_stages"),
+    "saved_activations": ("recompute", "micro_batch_size", "sequence_length"),
+    "recomputed_layer": ("recompute", "micro_batch_size", "sequence_length"),
+    "logits": ("micro_batch_size", "sequence_length", "vocab_size"),
+    "optimizer_states": ("optimizer_sharding", "optimizer"),
+    "gradients": ("gradient_precision", "optimizer_sharding"),
+}
+"""Fields that come to mind first where a part of the step or a memory term has grown."""
 
 Cause = tuple[str | None, int | None]
 """(option, line of HEAD)."""
@@ -29,7 +45,7 @@ def diff(
     why_not = None if tolerance is None else _not_comparable(one)
     found: Iterable[Regression] = ()
     if tolerance is not None and why_not is None:
-        found = _regressions(before, after, tolerance, _cause(fields, options))
+        found = _regressions(before, after, tolerance, fields, options)
     return DiffReport(
         base=one,
         head=other,
@@ -65,38 +81,51 @@ def _not_comparable(base: Judgement) -> str | None:
     return "BASE has no estimate" if base.estimate is None else None
 
 
-def _cause(fields: Iterable[FieldChanged], options: Iterable[OptionChanged]) -> Cause:
-    """The changed option that the likeliest cause is: one that decides a changed field, and stands in HEAD."""
-    of_fields = [(one.option, one.line) for one in fields if one.option is not None]
+def _cause(fields: Iterable[FieldChanged], options: Iterable[OptionChanged], grown: str) -> Cause:
+    """The changed option that the likeliest cause is: one that decides a changed field, and stands in HEAD.
+
+    Of several the one whose field is known for what has `grown` most, a part of the step or a memory term.
+    """
+    usual = USUAL_CAUSES.get(grown, ())
+    changed = sorted((one for one in fields if one.option is not None), key=lambda one: one.field not in usual)
     unseen = [(one.option, one.head_line) for one in options if one.effect == "not_modelled"]
-    known: list[Cause] = [*of_fields, *unseen]
+    known: list[Cause] = [*((one.option, one.line) for one in changed), *unseen]
     return next((one for one in known if one[1] is not None), known[0] if known else (None, None))
 
 
-def _regressions(base: Side, head: Side, tolerance: float, cause: Cause) -> Iterator[Regression]:
+def _regressions(
+    base: Side, head: Side, tolerance: float, fields: Sequence[FieldChanged], options: Sequence[OptionChanged]
+) -> Iterator[Regression]:
     """Step time and peak memory, where HEAD is worse by more than the tolerance."""
     if base.estimate is None or head.estimate is None:
         return  # what does not run is said before
-    times = base.estimate.time.step_time_s, head.estimate.time.step_time_s
+    one, other = base.estimate, head.estimate
     same = base.tokens_per_step == head.tokens_per_step
+    times = one.time.step_time_s, other.time.step_time_s
     if not same:
         times = times[0] / base.tokens_per_step, times[1] / head.tokens_per_step
-    measured: tuple[tuple[Metric, float, float], ...] = (
-        ("step_time_s" if same else "time_per_token_s", *times),
-        ("peak_bytes", float(base.estimate.memory.peak_bytes), float(head.estimate.memory.peak_bytes)),
+    measured: tuple[tuple[Metric, float, float, str], ...] = (
+        ("step_time_s" if same else "time_per_token_s", *times, _most_grown(one.time.terms, other.time.terms)),
+        ("peak_bytes", one.memory.peak_bytes, other.memory.peak_bytes, _most_grown(*map(binding_terms, (one, other)))),
     )
-    for metric, before, after in measured:
+    for metric, before, after, grown in measured:
         worse = after / before - 1
         if worse > tolerance:
+            option, line = _cause(fields, options, grown.removesuffix("_s"))
             yield Regression(
                 metric=metric,
                 base=before,
                 head=after,
                 worse_fraction=worse,
                 tolerance_fraction=tolerance,
-                option=cause[0],
-                line=cause[1],
+                option=option,
+                line=line,
             )
+
+
+def _most_grown(base: Mapping[str, float], head: Mapping[str, float]) -> str:
+    """The part of which HEAD has most more."""
+    return max(base, key=lambda name: head[name] - base[name])
 
 
 def _head_slower_in(base: Side, head: Side) -> float | None:

@@ -23,14 +23,14 @@ Asked = tuple[Subject, Problem | None]
 
 def changed_fields(base: Asked, head: Asked, options: Iterable[OptionChanged]) -> tuple[FieldChanged, ...]:
     """Fields of plan, training run, model, machines, then margin and assumptions; what one side lacks is left out."""
-    says = _who_says(options, base[0].configuration.options, head[0].configuration.options)
+    says = {one.field: (one.option, one.head_line) for one in reversed(tuple(options))}
     found = []
     before, after = _parts(*base), _parts(*head)
     for part in before:
         for name, (one, other) in differences(part, before[part], after[part]):
             field = name.removeprefix(f"{part}.")
-            if before[part] is None or after[part] is None or not (one or other):
-                continue  # a part that is not known; or not given, none, not so: one thing in two words
+            if before[part] is None or after[part] is None or _says_nothing(field, one, other):
+                continue
             option, line = says.get(field.rpartition(".")[2], (None, None))
             found.append(
                 FieldChanged(part=cast(Part, part), field=field, base=one, head=other, option=option, line=line)
@@ -38,9 +38,19 @@ def changed_fields(base: Asked, head: Asked, options: Iterable[OptionChanged]) -
     return tuple(found)
 
 
+def _says_nothing(field: str, one: Any, other: Any) -> bool:
+    """Not given, none, not so: one thing in two words. Chunks in another number: the virtual stages say it."""
+    if field == "layers_per_chunk":
+        return len(one or ()) != len(other or ())
+    return not (one or other)
+
+
 def changed_options(base: Configuration, head: Configuration) -> tuple[OptionChanged, ...]:
-    """Options that one file gives and the other does not, or otherwise, by the lines of HEAD; none of two trainers."""
-    if base.framework != head.framework:
+    """Options that one file gives and the other does not, or otherwise, by the lines of HEAD.
+
+    None of two trainers, whose names mean different things, nor where one is a plan, which has no options.
+    """
+    if base.framework != head.framework or not (base.options and head.options):
         return ()
     unseen = {flag for side in (base, head) for one in side.remarks if one.kind == "not_modelled" for flag in one.flags}
     names = [name for name in {**head.options, **base.options} if _value(base, name) != _value(head, name)]
@@ -54,27 +64,16 @@ def _value(side: Configuration, name: str) -> str | None:
 
 
 def _option(name: str, base: Said | None, head: Said | None, unseen: set[str]) -> OptionChanged:
-    says = any(one.says is not None for one in (base, head) if one is not None)
+    field = next((one.says for one in (head, base) if one is not None), None)
     return OptionChanged(
         option=name,
         base=None if base is None else base.value,
         head=None if head is None else head.value,
         base_line=None if base is None else base.line,
         head_line=None if head is None else head.line,
-        effect="not_modelled" if name in unseen else "modelled" if says else "other",
+        effect="not_modelled" if name in unseen else "modelled" if field else "other",
+        field=field,
     )
-
-
-def _who_says(
-    options: Iterable[OptionChanged], base: Mapping[str, Said], head: Mapping[str, Said]
-) -> dict[str, tuple[str, int | None]]:
-    """Field -> (changed option that decides it, its line in HEAD); one that HEAD gives before one that it dropped."""
-    found: dict[str, tuple[str, int | None]] = {}
-    for one in options:
-        said = head.get(one.option) or base.get(one.option)
-        if said is not None and said.says is not None:
-            found.setdefault(said.says, (one.option, one.head_line))
-    return found
 
 
 def _parts(subject: Subject, problem: Problem | None) -> dict[str, Values | None]:

@@ -40,6 +40,8 @@ class OptionChanged(Result):
     effect: Literal["modelled", "not_modelled", "other"]
     """modelled: decides a field of plan, training run or model; not_modelled: changes memory or time, and no estimate
     sees it; other: nothing is known of an effect on either."""
+    field: str | None
+    """The field that it decides."""
 
 
 class Effect(Result):
