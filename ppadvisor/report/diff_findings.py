@@ -28,7 +28,7 @@ def findings(report: DiffReport) -> Iterator[Finding]:
     for option in report.options:
         if option.effect == "not_modelled":
             yield unseen(option)
-    if report.summary:
+    if report.summary and report.changes:
         yield Finding("summary", "note", "memory and time", "; ".join(report.summary), first_line(report))
 
 

@@ -187,7 +187,8 @@ def comes_to(report: DiffReport) -> Iterator[str]:
     if report.head_slower_in_fraction is not None:
         share = format_fraction(report.head_slower_in_fraction, 0)
         yield f"{'Sure':<10}head is slower in {share} of {NUM_DRAWS} draws over the ranges of the assumptions"
-    if not report.changes and not any(one.effect == "not_modelled" for one in report.options):
+    known = report.base.plan is not None and report.head.plan is not None
+    if known and not report.changes and not any(one.effect == "not_modelled" for one in report.options):
         yield "Nothing changed that memory or time depend on."
 
 

@@ -14,7 +14,9 @@ from ppadvisor.search.diff_results import DiffReport, FieldChanged, Metric, Opti
 from ppadvisor.search.judge import Subject, judgement
 from ppadvisor.search.noise import faster_in
 
+SIZES = ("num_layers", "hidden_size", "ffn_hidden_size", "num_experts", "vocab_size")
 USUAL_CAUSES: dict[str, tuple[str, ...]] = {
+    "compute": (*SIZES, "sequence_length", "micro_batch_size", "precision"),
     "recompute": ("recompute",),
     "tensor_parallel": ("tensor_parallel", "sequence_parallel"),
     "context_parallel": ("context_parallel",),
@@ -24,8 +26,9 @@ USUAL_CAUSES: dict[str, tuple[str, ...]] = {
     "saved_activations": ("recompute", "micro_batch_size", "sequence_length"),
     "recomputed_layer": ("recompute", "micro_batch_size", "sequence_length"),
     "logits": ("micro_batch_size", "sequence_length", "vocab_size"),
-    "optimizer_states": ("optimizer_sharding", "optimizer"),
-    "gradients": ("gradient_precision", "optimizer_sharding"),
+    "optimizer_states": ("optimizer_sharding", "optimizer", *SIZES),
+    "weights": SIZES,
+    "gradients": ("gradient_precision", *SIZES),
 }
 """Fields that come to mind first where a part of the step or a memory term has grown."""
 
@@ -51,7 +54,7 @@ def diff(
         head=other,
         changes=fields,
         options=options,
-        summary=summary(before.estimate, after.estimate),
+        summary=summary(before, after),
         effects=effects(before, after, price_per_gpu_hour),
         parts=parts(before.estimate, after.estimate),
         stages=stages(before.estimate, after.estimate),
@@ -87,7 +90,9 @@ def _cause(fields: Iterable[FieldChanged], options: Iterable[OptionChanged], gro
     Of several the one whose field is known for what has `grown` most, a part of the step or a memory term.
     """
     usual = USUAL_CAUSES.get(grown, ())
-    changed = sorted((one for one in fields if one.option is not None), key=lambda one: one.field not in usual)
+    changed = sorted(
+        (one for one in fields if one.option is not None), key=lambda one: one.field.rpartition(".")[2] not in usual
+    )
     unseen = [(one.option, one.head_line) for one in options if one.effect == "not_modelled"]
     known: list[Cause] = [*((one.option, one.line) for one in changed), *unseen]
     return next((one for one in known if one[1] is not None), known[0] if known else (None, None))

@@ -103,19 +103,26 @@ def stages(base: PlanEstimate | None, head: PlanEstimate | None) -> tuple[StageC
     )
 
 
-def summary(base: PlanEstimate | None, head: PlanEstimate | None) -> tuple[str, ...]:
-    """Step time and peak memory in a sentence each, with what makes up most of the gap; none without both estimates."""
-    if base is None or head is None:
+def summary(base: Side, head: Side) -> tuple[str, ...]:
+    """Step time and peak memory in a sentence each, with what makes up most of the gap; then time by the token, where a
+    step has others. None without both estimates.
+    """
+    one, other = base.estimate, head.estimate
+    if one is None or other is None:
         return ()
-    times, peaks = (base.time.step_time_s, head.time.step_time_s), (base.memory.peak_bytes, head.memory.peak_bytes)
-    bound = [side.memory.binding_stage for side in (base, head)]
+    times, peaks = (one.time.step_time_s, other.time.step_time_s), (one.memory.peak_bytes, other.memory.peak_bytes)
+    tokens, bound = (base.tokens_per_step, head.tokens_per_step), (one.memory.binding_stage, other.memory.binding_stage)
     at = f" at stage {bound[0]}" if bound[0] != bound[1] else ""
-    return (
+    found = [
         f"step {format_seconds(times[0])} -> {format_seconds(times[1])}, {by(*times)}"
-        f"{_through(parts_of_gap(head, base))}",
+        f"{_through(parts_of_gap(other, one))}",
         f"peak {format_bytes_gib(peaks[0])}{at} -> {format_bytes_gib(peaks[1])} at stage {bound[1]}, {by(*peaks)}"
-        f"{_through(terms_of_gap(head, base))}",
-    )
+        f"{_through(terms_of_gap(other, one))}",
+    ]
+    if tokens[0] != tokens[1]:
+        of_a_token = times[0] / tokens[0], times[1] / tokens[1]
+        found.append(f"tokens of a step {tokens[0]:,} -> {tokens[1]:,}: time of a token {by(*of_a_token)}")
+    return tuple(found)
 
 
 def by(before: float, after: float) -> str:
