@@ -123,6 +123,8 @@ def _read(path: Path, framework: str | None, given: Given, named_as: Path | None
     from ppadvisor.specs.pipes import is_pipe
 
     text = read_text(path)
+    if not text.strip():
+        raise InputError(f"{path}: is empty")
     name = named_as if named_as is not None and is_pipe(path) and not is_pipe(named_as) else path
     return frameworks.reader(framework or frameworks.recognised(name, text)).read(path, given)
 

@@ -50,7 +50,6 @@ SHOWN: dict[str, tuple[str, Callable[[float], str]]] = {
     "peak_bytes": ("peak memory", format_bytes_gib),
     "peak_memory_fraction": ("of the GPU", format_fraction),
     "handoff_bytes": ("hand-off between stages", format_bytes),
-    "tensor_parallel_bytes": ("tensor parallel, sent by a rank", format_bytes),
     "cost_per_step": ("cost of a step", _money),
     "cost_per_billion_tokens": ("cost of 10^9 tokens", _money),
 }
@@ -208,8 +207,10 @@ def change_rows(report: DiffReport) -> list[Row]:
 
 
 def effect_rows(report: DiffReport) -> list[Row]:
-    """A row a number."""
-    return [{**one.model_dump(), "title": SHOWN[one.name][0]} for one in report.effects]
+    """A row a number; that of a GPU only where their number changed."""
+    same = report.base.num_gpus == report.head.num_gpus
+    shown = (one for one in report.effects if not (same and one.name == "tokens_per_s_per_gpu"))
+    return [{**one.model_dump(), "title": SHOWN[one.name][0]} for one in shown]
 
 
 def part_rows(report: DiffReport) -> list[Row]:

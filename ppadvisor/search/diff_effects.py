@@ -57,7 +57,6 @@ def _numbers(side: Side, price_per_gpu_hour: float | None) -> dict[str, float]:
         "peak_bytes": float(memory.peak_bytes),
         "peak_memory_fraction": memory.peak_bytes / memory.capacity_bytes,
         "handoff_bytes": float(time.handoff_bytes) if side.estimate.plan.pipeline_parallel > 1 else 0.0,
-        "tensor_parallel_bytes": float(time.tensor_parallel_bytes),
     }
     if price_per_gpu_hour is not None:
         found["cost_per_step"] = price_per_gpu_hour * gpus * time.step_time_s / HOUR_S
