@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from ppadvisor.report.check_findings import Finding, broken, no_room
 from ppadvisor.report.prose import layers_text
 from ppadvisor.search.diff_results import DiffReport, FieldChanged, OptionChanged, Regression
-from ppadvisor.units import format_bytes_gib, format_fraction, format_seconds
+from ppadvisor.units import format_bandwidth, format_bytes_gib, format_fraction, format_seconds
 
 MOST_NAMED = 6
 """Changes that a finding names; a report has all."""
 METRICS = {"step_time_s": "step time", "time_per_token_s": "time per token", "peak_bytes": "peak memory"}
 MOST_CHARACTERS = 40
+UNITS: dict[str, Callable[[float], str]] = {"_bytes_per_s": format_bandwidth, "_bytes": format_bytes_gib}
+"""Ends of the names of fields: how their values are written."""
 
 
 def findings(report: DiffReport) -> Iterator[Finding]:
@@ -97,14 +99,18 @@ def field_text(one: FieldChanged) -> str:
 
 
 def field_name(one: FieldChanged) -> str:
-    """`num_microbatches` as words."""
-    return one.field.replace("_", " ").replace(".", " ")
+    """`num_microbatches` as words; a unit stands at the values."""
+    name = next((one.field.removesuffix(unit) for unit in UNITS if one.field.endswith(unit)), one.field)
+    return name.replace("_", " ").replace(".", " ")
 
 
 def value_text(value: Any, field: str = "") -> str:
-    """A value for people: layers in runs, lists of layers by their number, long numbers in four digits."""
+    """A value for people: with its unit, layers in runs, lists of layers by their number, numbers in four digits."""
     if value is None:
         return "-"
+    show = next((show for unit, show in UNITS.items() if field.endswith(unit)), None)
+    if show is not None:
+        return show(value)
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, list):

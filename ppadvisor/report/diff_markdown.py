@@ -9,9 +9,9 @@ from ppadvisor.report.check_findings import broken, relative
 from ppadvisor.report.check_markdown import in_comment, plain, table
 from ppadvisor.report.diff_findings import option_text
 from ppadvisor.report.diff_view import (
-    CHANGES,
     EFFECTS,
     STAGES,
+    change_columns,
     change_rows,
     comes_to,
     effect_rows,
@@ -40,7 +40,11 @@ def render(report: DiffReport) -> str:
         table(CHECKS, _checks(report), f"ppadvisor diff: {plain(file)}"),
         _listed(chain(_sides(report), comes_to(report))),
     ]
-    tables = ((CHANGES, change_rows(report)), (EFFECTS, effect_rows(report)), (STAGES, stage_rows(report)))
+    tables = (
+        (change_columns(report), change_rows(report)),
+        (EFFECTS, effect_rows(report)),
+        (STAGES, stage_rows(report)),
+    )
     blocks += [table(columns, map(_plain_row, rows)) for columns, rows in tables if rows]
     return "\n".join(block for block in (*blocks, _listed(chain(_options(report), missing(report)))) if block)
 

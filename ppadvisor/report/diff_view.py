@@ -84,12 +84,13 @@ def _layers(row: Row) -> str:
     return " -> ".join(dict.fromkeys("-" if row[s] is None else str(row[s]["num_layers"]) for s in ("base", "head")))
 
 
+PLACE = Column("place", "said in head by", justify="left", derive=_place, min_width=16)
 CHANGES = (
     Column("part", "part", justify="left"),
     Column("name", "field", justify="left", min_width=12),
-    Column("base", "base", justify="left", min_width=8),
-    Column("head", "head", justify="left", min_width=8),
-    Column("place", "said in head by", justify="left", derive=_place, min_width=16),
+    Column("base", "base", justify="left", min_width=16),
+    Column("head", "head", justify="left", min_width=16),
+    PLACE,
 )
 EFFECTS = (
     Column("title", "", justify="left"),
@@ -129,7 +130,7 @@ def render_diff(report: DiffReport, format: str, *, width: int, color: bool) -> 
         [line for rule in report.head.rules for line in rule_lines(rule)],
         [f"{mark(passed)} {text}" for passed, text in verdicts(report)],
         list(comes_to(report)),
-        draw("What changed", CHANGES, change_rows(report)),
+        draw("What changed", change_columns(report), change_rows(report)),
         list(_options(report)),
         draw("What it does", EFFECTS, effect_rows(report)),
         draw("Where a step goes, mean over the ranks", PARTS, part_rows(report) if report.changes else []),
@@ -189,6 +190,12 @@ def comes_to(report: DiffReport) -> Iterator[str]:
     known = report.base.plan is not None and report.head.plan is not None
     if known and not report.changes and not any(one.effect == "not_modelled" for one in report.options):
         yield "Nothing changed that memory or time depend on."
+
+
+def change_columns(report: DiffReport) -> tuple[Column, ...]:
+    """With the options of HEAD where there are some."""
+    said = any(one.option is not None for one in report.changes)
+    return CHANGES if said else tuple(column for column in CHANGES if column is not PLACE)
 
 
 def change_rows(report: DiffReport) -> list[Row]:

@@ -35,7 +35,10 @@ def changed_fields(base: Asked, head: Asked, options: Iterable[OptionChanged]) -
             found.append(
                 FieldChanged(part=cast(Part, part), field=field, base=one, head=other, option=option, line=line)
             )
-    return tuple(found)
+    another_gpu = any(one.field == "gpu.model" for one in found)
+    return tuple(
+        one for one in found if not (another_gpu and one.field.startswith("gpu.") and one.field != "gpu.model")
+    )
 
 
 def _says_nothing(field: str, one: Any, other: Any) -> bool:
@@ -131,6 +134,6 @@ def _model(model: ModelSpec) -> Values:
 
 
 def _cluster(cluster: ClusterSpec) -> Values:
-    """The GPU by its name and numbers."""
+    """The GPU by its name, and by its numbers, which may have been changed under the same name."""
     values = cluster.model_dump(mode="json")
     return {**values, "gpu": {"model": cluster.gpu.name, **values["gpu"]}}
