@@ -68,8 +68,8 @@ def read_subjects(context: click.Context, base: str, head: str, *, beside: Seque
     after = _saved_plan(context, head, allowed) if saved[1] else None
     like = before or after
     return (
-        before or _configuration(context, Path(base), like=like, named_as=Path(head)),
-        after or _configuration(context, Path(head), like=like, named_as=Path(base)),
+        before or _configuration(context, Path(base), like=like, named_as=None if after else Path(head)),
+        after or _configuration(context, Path(head), like=like, named_as=None if before else Path(base)),
     )
 
 

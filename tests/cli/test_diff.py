@@ -185,6 +185,16 @@ def test_plans_and_scripts(cli: Cli, save: Save, tmp_path: Path) -> None:
     assert {one["difference"] for one in result.document["effects"]} == {0}
 
 
+def test_a_script_over_a_pipe_beside_a_plan(
+    cli: Cli, save: Save, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The name of a plan says nothing of what a pipe brings."""
+    plan, script = save(f"{ASKED} --pp 2 --tp 2"), tmp_path / "train.sh"
+    cli("launch", str(plan), "--output", str(script))
+    pour(monkeypatch, script.read_bytes())
+    assert cli("diff", "-", str(plan), "--format", "json").document["changes"] == []
+
+
 def test_two_plans_of_a_file(cli: Cli, save: Save) -> None:
     """Saved plans by rank, as `plan` wrote them; options that the files already answer are errors."""
     path = save(f"{ASKED} --pp 8 --micro-batch 1")

@@ -9,8 +9,10 @@ import pytest
 from ppadvisor import frameworks
 from ppadvisor.errors import InputError
 from ppadvisor.frameworks.configuration import Given
+from ppadvisor.frameworks.megatron.config import configuration
 from ppadvisor.frameworks.megatron.options import options
 from ppadvisor.frameworks.megatron.places import SAYS
+from ppadvisor.frameworks.shell import Field
 from ppadvisor.specs.model import MlaSpec, ModelSpec, MoeSpec
 from ppadvisor.specs.plan import PlanSpec
 from ppadvisor.specs.training import TrainingSpec
@@ -72,6 +74,40 @@ def test_what_options_say() -> None:
     fields = {name for spec in (PlanSpec, TrainingSpec, ModelSpec, MoeSpec, MlaSpec) for name in spec.model_fields}
     assert {*SAYS} <= {*options()}
     assert {*SAYS.values()} <= fields
+
+
+BASE = (
+    "--num-layers 8 --hidden-size 64 --num-attention-heads 8 --seq-length 64 --max-position-embeddings 64 "
+    "--micro-batch-size 1 --global-batch-size 64 --bf16 --vocab-size 512"
+)
+BASES = (
+    f"{BASE} --pipeline-model-parallel-size 2",
+    f"{BASE} --num-experts 4 --moe-router-topk 2 --multi-latent-attention --tensor-model-parallel-size 2 "
+    "--sequence-parallel --fp8-format hybrid --recompute-granularity selective --group-query-attention",
+)
+VALUES = {"int": ("2", "4"), "float": ("0.5",)}
+
+
+def specified(words: str) -> tuple[object, ...] | None:
+    """Model, training run and plan of these options, None where they make none."""
+    fields = tuple(Field(word, 1) for word in words.split())
+    try:
+        read = configuration(fields, {}, Given(num_gpus=8), "run.sh", in_file=None, notes=())
+    except InputError:
+        return None
+    known = (read.model, read.training, read.plan)
+    return known if all(known) else None
+
+
+@pytest.mark.parametrize("base", BASES, ids=["dense", "experts"])
+def test_no_option_changes_a_field_unsaid(base: str) -> None:
+    """Each of Megatron's 839 options is given on top of a run: one that changes a specification is in the table."""
+    plain = specified(base)
+    assert plain is not None
+    for dest, option in options().items():
+        values = option.choices or VALUES.get(option.type, ("2",)) if option.takes_value else ("",)
+        changed = {value for value in values if specified(f"{base} {option.flag} {value}") not in (None, plain)}
+        assert not changed or dest in SAYS, (dest, changed)
 
 
 def test_options_as_the_file_has_them(tmp_path: Path) -> None:

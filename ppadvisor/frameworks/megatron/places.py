@@ -59,6 +59,7 @@ SAYS: dict[str, str] = {
     "moe_shared_expert_intermediate_size": "shared_expert_ffn_hidden_size",
     "moe_shared_expert_gate": "shared_expert_gate",
     "use_megatron_fsdp": "optimizer_sharding",
+    "fp8_param_gather": "fp8_weights",
 }
 """Option -> the field that it says, of plan, training run or model."""
 
