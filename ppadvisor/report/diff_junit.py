@@ -25,7 +25,7 @@ def _cases(report: DiffReport) -> Iterator[Case]:
     if report.tolerance_fraction is None:
         skipped = "no --fail-on-regression is given"
     elif report.head.estimate is None:
-        skipped = "HEAD has no estimate"
+        skipped = "head has no estimate"
     time = next((name for name in TIME if name in found), TIME[0])
     said = dict(zip((time, "peak_bytes"), report.summary, strict=False))
     for metric in (time, "peak_bytes"):

@@ -133,8 +133,8 @@ def render_diff(report: DiffReport, format: str, *, width: int, color: bool) -> 
         draw("What changed", change_columns(report), change_rows(report)),
         list(_options(report)),
         draw("What it does", EFFECTS, effect_rows(report)),
-        draw("Where a step goes, mean over the ranks", PARTS, part_rows(report) if report.changes else []),
-        draw("Stages, each at its highest moment; * binds", STAGES, stage_rows(report) if report.changes else []),
+        draw("Where a step goes, mean over the ranks", PARTS, part_rows(report)),
+        draw("Stages, each at its highest moment; * binds", STAGES, stage_rows(report)),
         list(missing(report)),
     ]
     return join_blocks(blocks, "text", width)
@@ -151,11 +151,11 @@ def side_line(name: str, side: Judgement) -> str:
 def verdicts(report: DiffReport) -> Iterator[tuple[bool, str]]:
     """(passed, text) of whether HEAD is legal and fits, and of each number that may not become worse."""
     base, head = report.base, report.head
-    yield head.legal, _legal(head) if head.legal == base.legal else f"{_legal(head)}; BASE {_legal(base)}"
+    yield head.legal, f"head {_legal(head)}" + ("" if head.legal == base.legal else f"; base {_legal(base)}")
     if head.estimate is not None:
         now, before = head.estimate.memory, base.estimate.memory if base.estimate else None
         text = f"{words(now.verdict)}: {format_bytes_gib(now.peak_bytes)}, limit {format_bytes_gib(now.limit_bytes)}"
-        changed = f"; BASE {words(before.verdict)}" if before is not None and before.verdict != now.verdict else ""
+        changed = f"; base {words(before.verdict)}" if before is not None and before.verdict != now.verdict else ""
         yield now.fits, text + changed
     if report.tolerance_fraction is None:
         return
@@ -170,7 +170,10 @@ def verdicts(report: DiffReport) -> Iterator[tuple[bool, str]]:
 def _legal(side: Judgement) -> str:
     if side.legal:
         return "runs and trains what was asked for"
-    return "runs, and not as asked for" if side.accepted_by_framework else f"is refused by {side.framework}"
+    if not side.accepted_by_framework:
+        return f"is refused by {side.framework}"
+    fails = any(rule.outcome == "fails" for rule in side.rules)
+    return "starts, and fails at the first step" if fails else "runs, and trains something else"
 
 
 def _at(file: str, option: str | None, line: int | None) -> str:
@@ -187,9 +190,13 @@ def comes_to(report: DiffReport) -> Iterator[str]:
     if report.head_slower_in_fraction is not None:
         share = format_fraction(report.head_slower_in_fraction, 0)
         yield f"{'Sure':<10}head is slower in {share} of {NUM_DRAWS} draws over the ranges of the assumptions"
-    known = report.base.plan is not None and report.head.plan is not None
-    if known and not report.changes and not any(one.effect == "not_modelled" for one in report.options):
+    if _unchanged(report) and not any(one.effect == "not_modelled" for one in report.options):
         yield "Nothing changed that memory or time depend on."
+
+
+def _unchanged(report: DiffReport) -> bool:
+    """Whether both sides make the same plan for the same question, as far as the estimate sees."""
+    return report.base.plan is not None and report.head.plan is not None and not report.changes
 
 
 def change_columns(report: DiffReport) -> tuple[Column, ...]:
@@ -221,12 +228,14 @@ def effect_rows(report: DiffReport) -> list[Row]:
 
 
 def part_rows(report: DiffReport) -> list[Row]:
-    """A row a part of the step that either side has."""
-    return [part.model_dump() for part in report.parts if part.base_s or part.head_s]
+    """A row a part of the step that either side has; none where nothing changed."""
+    return [part.model_dump() for part in report.parts if (part.base_s or part.head_s) and not _unchanged(report)]
 
 
 def stage_rows(report: DiffReport) -> list[Row]:
-    """A row a stage; of very many the first, those that bind and the last ones."""
+    """A row a stage; of very many the first, those that bind and the last ones; none where nothing changed."""
+    if _unchanged(report):
+        return []
     bound = {
         name: side.estimate.memory.binding_stage
         for name, side in (("base", report.base), ("head", report.head))

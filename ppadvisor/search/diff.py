@@ -80,8 +80,8 @@ def _check_measurable(sides: tuple[Side, Side], tolerance: float | None, price: 
 def _not_comparable(base: Judgement) -> str | None:
     """Why BASE is nothing that HEAD could be worse than."""
     if not base.runs:
-        return "BASE does not fit" if base.fits is False else "BASE does not run"
-    return "BASE has no estimate" if base.estimate is None else None
+        return "base does not fit" if base.fits is False else "base does not run"
+    return "base has no estimate" if base.estimate is None else None
 
 
 def _cause(fields: Iterable[FieldChanged], options: Iterable[OptionChanged], grown: str) -> Cause:

@@ -195,6 +195,20 @@ def test_a_script_over_a_pipe_beside_a_plan(
     assert cli("diff", "-", str(plan), "--format", "json").document["changes"] == []
 
 
+@pytest.mark.parametrize(
+    ("head", "text"),
+    [
+        (("PP=4", ""), "✓ head runs and trains what was asked for"),
+        (("PP=5", ""), "✗ head is refused by megatron; base runs and trains what was asked for"),
+        (("PP=4", "--num-query-groups 4"), "✗ head runs, and trains something else; base runs"),
+        (("PP=4", "--num-experts 4 --moe-router-topk 8"), "✗ head starts, and fails at the first step; base runs"),
+    ],
+)
+def test_what_becomes_of_head(cli: Cli, tmp_path: Path, head: Script, text: str) -> None:
+    """Accepted, refused at start-up, failing later and training something else are four answers."""
+    assert text in " ".join(cli("diff", *two(tmp_path, ("PP=4", ""), head)).stdout.split())
+
+
 def test_two_plans_of_a_file(cli: Cli, save: Save) -> None:
     """Saved plans by rank, as `plan` wrote them; options that the files already answer are errors."""
     path = save(f"{ASKED} --pp 8 --micro-batch 1")
