@@ -30,8 +30,14 @@ def configuration_options(command: CommandT) -> CommandT:
     """What may be said beside a configuration: machines, vocabulary, variables, trainer, margin and assumptions."""
     options = (
         *(click.option(entry.flag, entry.name, type=entry.type, help=entry.help) for entry in CLUSTER_INPUTS),
+        click.option("--model", metavar="MODEL", help="Preset or config.json, where the file leaves the model open."),
         click.option("--vocab", type=Quantity("count", parse_count), help="Vocabulary, where the file has none."),
-        click.option("--define", multiple=True, metavar="NAME=VALUE", help="Variable of the shell. Repeatable."),
+        click.option(
+            "--define",
+            multiple=True,
+            metavar="NAME=VALUE",
+            help="Variable of the shell, or model.x of YAML.",
+        ),
         click.option("--framework", type=OneOf("framework", tuple(READERS)), help="Trainer (default: recognised)."),
         answer_options,
     )
@@ -131,11 +137,13 @@ def _read(path: Path, framework: str | None, given: Given, named_as: Path | None
 
 def _given(values: Mapping[str, Any], gpu: str) -> Given:
     from ppadvisor.frameworks.configuration import Given
+    from ppadvisor.specs.load import load_model
 
     return Given(
         num_gpus=values["gpus"],
         vocab_size=values["vocab"],
         variables=_defined(values["define"]),
+        model=None if values["model"] is None else load_model(values["model"]),
         one_connection=not NEWER_THAN_HOPPER.search(gpu),
     )
 
@@ -153,7 +161,7 @@ def _defined(texts: tuple[str, ...]) -> dict[str, str]:
     found: dict[str, str] = {}
     for text in texts:
         name, equals, value = text.partition("=")
-        if not equals or not re.fullmatch(r"\w+", name):
+        if not equals or not re.fullmatch(r"\w+(\.\w+)*", name):
             raise InputError(f"--define: got {text[:60]!r}; needs NAME=VALUE")
         found[name] = value
     return found

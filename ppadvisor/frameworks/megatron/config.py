@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ppadvisor.errors import InputError
@@ -11,6 +11,7 @@ from ppadvisor.frameworks.megatron.accepted import RULES, broken_rules
 from ppadvisor.frameworks.megatron.arguments import Arguments, parse
 from ppadvisor.frameworks.megatron.call import training_call
 from ppadvisor.frameworks.megatron.check_steps import remarks
+from ppadvisor.frameworks.megatron.given_model import SIZES, with_model
 from ppadvisor.frameworks.megatron.model import model_of
 from ppadvisor.frameworks.megatron.places import places_of, said_in
 from ppadvisor.frameworks.megatron.plan import not_in_the_specifications, plan_of, training_of
@@ -55,23 +56,25 @@ def read_script_text(text: str, file: str, given: Given) -> Configuration:
 
 
 def configuration(
-    words: tuple[Field, ...],
+    words: Sequence[Field],
     environment: Mapping[str, str],
     given: Given,
     file: str,
     *,
     in_file: int | None,
     notes: tuple[Note, ...],
+    without: tuple[str, ...] = (),
 ) -> Configuration:
-    """The words of a call as a configuration."""
-    arguments = parse(words, environment)
+    """The words of a call as a configuration, judged by all rules but `without`."""
+    arguments = parse(with_model(words, given.model, file), environment)
     _check_known(arguments, file)
     world = given.num_gpus or in_file
     if world is None:
         raise InputError(f"{file} does not say how many GPUs there are: give --gpus")
     run = Run(arguments, world)
     refuse_other_models(run, file)
-    judged = tuple(rule for rule in RULES if given.one_connection or rule != "one_connection")
+    without = without if given.one_connection else (*without, "one_connection")
+    judged = tuple(rule for rule in RULES if rule not in without)
     broken = tuple(one for one in broken_rules(run) if one.rule in judged)
     model, missing = _model(run, broken, given, file)
     found = [*_not_understood(arguments, notes), *_gpus(given, in_file), *missing]
@@ -112,13 +115,15 @@ def _model(run: Run, broken: tuple[Broken, ...], given: Given, file: str) -> tup
     """The model, or the remark that says what is missing for it."""
     if not _readable(broken):
         return None, []
+    if given.model is not None and not any(run.arguments.line(dest) for dest in SIZES):
+        return given.model, []
     in_file = run.whole("vocab_size") or run.whole("padded_vocab_size")
     if given.vocab_size and in_file not in (None, given.vocab_size):
         raise InputError(f"--vocab has no effect: {file} gives a vocabulary of {in_file}")
     vocab = in_file or given.vocab_size
     if vocab is None:
-        tokenizer = run.text("tokenizer_type") or "GPT2BPETokenizer"
-        text = f"the vocabulary is that of the tokenizer ({tokenizer}): give --vocab for memory and time"
+        tokenizer = f" ({run.text('tokenizer_type')})" if run.gives("tokenizer_type") else ""
+        text = f"the vocabulary is that of the tokenizer{tokenizer}: give --vocab for memory and time"
         return None, [Remark("missing", text, ("--vocab-size",), run.arguments.line("tokenizer_type"))]
     try:
         return model_of(run, name=Path(file).stem, vocab_size=vocab, where=file), []
