@@ -198,6 +198,26 @@ def test_experts_are_not_divided_by_tensor_parallelism(tmp_path: Path) -> None:
     assert plan.expert_tensor_parallel == 1
 
 
+@pytest.mark.parametrize(
+    ("ends", "v", "rule"),
+    [
+        ((), 4, "layers_divide"),
+        ((4, 8), 4, ""),
+        ((4, 8), 3, "ends_in_chunks"),
+    ],
+)
+def test_60_layers_in_chunks(tmp_path: Path, ends: tuple[int, ...], v: int, rule: str) -> None:
+    """Issue 5884 of Bridge, Qwen3.5-VL: p 8 and v 4 take 4, six times 8, and 8 layers; 4 are no multiple of v 3."""
+    names = ("model.num_layers_in_first_pipeline_stage", "model.num_layers_in_last_pipeline_stage")
+    sizes = ("model.num_layers: 60", "model.pipeline_model_parallel_size: 8")
+    chunks = f"model.virtual_pipeline_model_parallel_size: {v}"
+    found = said(tmp_path, *sizes, chunks, *(f"{name}: {size}" for name, size in zip(names, ends, strict=False)))
+    assert rules(found) == ([rule] if rule else [])
+    if not rule:
+        assert found.plan is not None
+        assert found.plan.layers_per_stage == (4, *(8,) * 7)
+
+
 def test_messages_speak_of_keys(tmp_path: Path) -> None:
     """No option of the command line is named where Bridge has a key for it; lines are those of the file."""
     found = said(tmp_path, "model.num_layers: 30")

@@ -67,7 +67,7 @@ def configuration(
 ) -> Configuration:
     """The words of a call as a configuration, judged by all rules but `without`."""
     arguments = parse(with_model(words, given.model, file), environment)
-    _check_known(arguments, file)
+    check_known(arguments, file)
     world = given.num_gpus or in_file
     if world is None:
         raise InputError(f"{file} does not say how many GPUs there are: give --gpus")
@@ -94,7 +94,7 @@ def configuration(
     )
 
 
-def _check_known(arguments: Arguments, file: str) -> None:
+def check_known(arguments: Arguments, file: str) -> None:
     """InputError for the first value that decides everything and that only a shell would know."""
     refused = {flag for broken in arguments.broken for flag in broken.flags}
     for dest in MUST_BE_KNOWN:

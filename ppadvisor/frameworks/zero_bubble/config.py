@@ -10,12 +10,15 @@ from ppadvisor.errors import InputError
 from ppadvisor.frameworks.configuration import Configuration, Given, Remark
 from ppadvisor.frameworks.megatron.arguments import parse
 from ppadvisor.frameworks.megatron.call import TrainingCall, training_call
+from ppadvisor.frameworks.megatron.config import check_known
 from ppadvisor.frameworks.megatron.model import model_of
+from ppadvisor.frameworks.megatron.options import table_of
 from ppadvisor.frameworks.megatron.places import places_of, said_in
 from ppadvisor.frameworks.megatron.plan import plan_of, training_of
+from ppadvisor.frameworks.megatron.run import BY_LAYERS
 from ppadvisor.frameworks.shell import read_script
 from ppadvisor.frameworks.zero_bubble.checks import PACKAGE, RULES, broken_rules, remarks
-from ppadvisor.frameworks.zero_bubble.run import ForkRun
+from ppadvisor.frameworks.zero_bubble.run import GROUP, ForkRun
 from ppadvisor.specs.files import read_text
 from ppadvisor.specs.model import ModelSpec
 from ppadvisor.specs.plan import PlanSpec
@@ -47,13 +50,7 @@ def read_script_text(text: str, file: str, given: Given) -> Configuration:
     world = given.num_gpus or call.num_gpus
     if world is None:
         raise InputError(f"{file} does not say how many GPUs there are: give --gpus")
-    for one in arguments.given.values():
-        if one.unknown and one.flag in (
-            "--num-layers",
-            "--pipeline-model-parallel-size",
-            "--tensor-model-parallel-size",
-        ):
-            raise InputError(f"{file}:{one.line}: {one.flag}: its value is not known ({one.unknown}); give --define")
+    check_known(arguments, file)
     return _configuration(ForkRun(arguments, world), call, file, given)
 
 
@@ -72,9 +69,16 @@ def _configuration(run: ForkRun, call: TrainingCall, file: str, given: Given) ->
         model=model,
         training=_training(run, file) if sound else None,
         plan=_plan(run, file) if sound else None,
-        places=places_of(run),
+        places={**places_of(run), **_places(run)},
         options=said_in(run.arguments),
     )
+
+
+def _places(run: ForkRun) -> dict[str, tuple[str, int | None]]:
+    """Fields of a plan that the fork has options of its own for."""
+    chunks = "zero_bubble_v_schedule" if run.in_a_v else BY_LAYERS
+    dests = {"virtual_stages": chunks, "layers_per_stage": "allow_padding_num_layers", "microbatch_group_size": GROUP}
+    return {name: (table_of(PACKAGE)[dest].flag, run.arguments.line(dest)) for name, dest in dests.items()}
 
 
 def _model(run: ForkRun, file: str, given: Given) -> tuple[ModelSpec | None, list[Remark]]:
