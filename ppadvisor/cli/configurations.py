@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 CommandT = TypeVar("CommandT", bound=Callable[..., Any])
 
+HF_MODEL = re.compile(r'"(model_type|architectures)"\s*:')
+"""Keys of a config.json of Hugging Face, which no trainer's JSON has."""
 NEWER_THAN_HOPPER = re.compile(r"\bG?B[23]00\b")
 
 
@@ -131,6 +133,11 @@ def _read(path: Path, framework: str | None, given: Given, named_as: Path | None
     text = read_text(path)
     if not text.strip():
         raise InputError(f"{path}: is empty")
+    if framework is None and HF_MODEL.search(text) and text.lstrip().startswith("{"):
+        raise InputError(
+            f"{path}: a model without a plan: `ppadvisor plan --model {path}` looks for plans, and --model takes it "
+            "beside a configuration that leaves its model to a recipe"
+        )
     name = named_as if named_as is not None and is_pipe(path) and not is_pipe(named_as) else path
     return frameworks.reader(framework or frameworks.recognised(name, text)).read(path, given)
 

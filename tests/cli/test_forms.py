@@ -1,4 +1,4 @@
-"""Configurations of Megatron-Bridge, NeMo and the zero-bubble fork on the command line, and questions that users had."""
+"""Megatron-Bridge, NeMo and the zero-bubble fork on the command line, and questions that users had."""
 
 from __future__ import annotations
 
@@ -73,6 +73,9 @@ def test_the_model_beside_a_recipe(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_bytes((PUBLISHED / "hf_configs" / "Llama-3.2-1B-Instruct.json").read_bytes())
     read = cli(*RECIPE[:2], "--gpus", "8", "--model", str(tmp_path), "--format", "json").document
     assert (read["model"]["num_layers"], read["model"]["vocab_size"]) == (16, 128256)
+    alone = cli("check", str(tmp_path / "config.json"), "--gpus", "8")
+    assert (alone.exit_code, alone.stdout, alone.stderr.count("\n")) == (2, "", 1)
+    assert "a model without a plan: `ppadvisor plan --model" in alone.stderr
     extra = cli("check", str(NEMO / "175b.yaml"), "--model", "llama-3.1-8b")
     assert (extra.exit_code, extra.stdout) == (2, "")
     assert "--model has no effect" in extra.stderr
@@ -136,7 +139,7 @@ def test_hostile_files(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     [(2, False), (16, False), (24, True)],
 )
 def test_llama_2_70b_on_few_gpus(cli: Cli, gpus: int, fits: bool) -> None:
-    """NVIDIA/Megatron-LM issue 783: 70 B parameters of 18 bytes are 1.26 TB, on 16 GPUs 73 GiB each; not on two H100."""
+    """NVIDIA/Megatron-LM issue 783: 70 B parameters of 18 bytes are 1.26 TB, on 16 GPUs 73 GiB each."""
     asked = ("--model", "llama-2-70b", *GPU, "--gpus", str(gpus), "--seq-len", "4k", "--global-batch", "96")
     result = cli(
         "plan", *asked, "--top", "1", "--recompute", "full", "--cp", "1", "--schedule", "1f1b,none", "--format", "json"

@@ -27,6 +27,7 @@ from ppadvisor.specs.model import ModelSpec
 MAX_SCRIPT_BYTES = 300_000
 """A launch script has a few thousand bytes."""
 
+DEFAULT_TOKENIZER = "GPT2BPETokenizer"
 MUST_BE_KNOWN = (
     *("num_layers", "hidden_size", "num_attention_heads", "ffn_hidden_size", "kv_channels", "num_query_groups"),
     *("seq_length", "max_position_embeddings", "micro_batch_size", "global_batch_size", "num_experts"),
@@ -122,8 +123,8 @@ def _model(run: Run, broken: tuple[Broken, ...], given: Given, file: str) -> tup
         raise InputError(f"--vocab has no effect: {file} gives a vocabulary of {in_file}")
     vocab = in_file or given.vocab_size
     if vocab is None:
-        tokenizer = f" ({run.text('tokenizer_type')})" if run.gives("tokenizer_type") else ""
-        text = f"the vocabulary is that of the tokenizer{tokenizer}: give --vocab for memory and time"
+        tokenizer = run.text("tokenizer_type") or DEFAULT_TOKENIZER
+        text = f"the vocabulary is that of the tokenizer ({tokenizer}): give --vocab for memory and time"
         return None, [Remark("missing", text, ("--vocab-size",), run.arguments.line("tokenizer_type"))]
     try:
         return model_of(run, name=Path(file).stem, vocab_size=vocab, where=file), []

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
+from ppadvisor.errors import InputError
 from ppadvisor.frameworks.configuration import Broken, Configuration, Remark
+from ppadvisor.frameworks.megatron.config import DEFAULT_TOKENIZER
 from ppadvisor.frameworks.megatron.options import Option, options
 from ppadvisor.frameworks.omegaconf import Entry
 from ppadvisor.frameworks.shell import Field
@@ -49,8 +52,8 @@ def option_words(option: Option, value: Any, line: int, unknown: str = "") -> li
         return [Field(option.flag, line), Field("", line, unknown)]
     if value is None:
         return []
-    if not option.takes_value and isinstance(value, bool):
-        flags = [flag for flag in option.flags if option.value_of_flag(flag) == value]
+    if not option.takes_value:  # anything else than true and false is what Python makes of it
+        flags = [flag for flag in option.flags if option.value_of_flag(flag) == bool(value)]
         return [Field(flags[0], line)] if flags else []
     values = value if isinstance(value, list) else [value]
     return [Field(option.flag, line), *(Field(str(one), line) for one in values)]
@@ -61,6 +64,15 @@ def pattern_text(value: Any) -> Any:
     return "[" + ",".join(map(str, value)) + "]" if isinstance(value, list) else value
 
 
+@contextmanager
+def in_names_of(names: Mapping[str, str]) -> Iterator[None]:
+    """An InputError inside speaks in the form's own names."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(FLAG.sub(lambda match: names.get(match[0], match[0]), str(error))) from None
+
+
 def renamed(configuration: Configuration, names: Mapping[str, str]) -> Configuration:
     """The same in the form's own names, Megatron's flag -> its key; a flag without one stays."""
 
@@ -68,7 +80,8 @@ def renamed(configuration: Configuration, names: Mapping[str, str]) -> Configura
         return names.get(flag, flag)
 
     def text(message: str) -> str:
-        return FLAG.sub(lambda match: name(match[0]), message)
+        # Megatron-LM's own default is no tokenizer of another trainer
+        return FLAG.sub(lambda match: name(match[0]), message.replace(f" ({DEFAULT_TOKENIZER})", ""))
 
     def broken(one: Broken) -> Broken:
         return replace(one, message=text(one.message), flags=tuple(map(name, one.flags)))

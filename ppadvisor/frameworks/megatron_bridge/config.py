@@ -9,7 +9,7 @@ from pathlib import Path
 from ppadvisor.errors import InputError
 from ppadvisor.frameworks.configuration import Configuration, Given, Remark
 from ppadvisor.frameworks.megatron.config import configuration
-from ppadvisor.frameworks.megatron.translated import COMMAND_LINE_RULES, renamed
+from ppadvisor.frameworks.megatron.translated import COMMAND_LINE_RULES, in_names_of, renamed
 from ppadvisor.frameworks.megatron_bridge import VERSION as VERSION
 from ppadvisor.frameworks.megatron_bridge import checks
 from ppadvisor.frameworks.megatron_bridge.document import Bridge, read_bridge
@@ -46,17 +46,20 @@ def bridge_configuration(bridge: Bridge, file: str, given: Given) -> Configurati
     """What a file says, judged by Megatron-Core's rules and Bridge's own."""
     given = _with_model(bridge, given)
     document, assumed = _with_recipe(bridge, file, given)
-    found = configuration(
-        options_of(document),
-        bridge.environment,
-        given,
-        file,
-        in_file=bridge.num_gpus,
-        notes=bridge.notes,
-        without=COMMAND_LINE_RULES,
-    )
+    with in_names_of(names_by_flag()):
+        found = configuration(
+            options_of(document),
+            bridge.environment,
+            given,
+            file,
+            in_file=bridge.num_gpus,
+            notes=bridge.notes,
+            without=COMMAND_LINE_RULES,
+        )
     found = renamed(found, names_by_flag())
-    remarks = [one for one in found.remarks if one.flags != (CONNECTION,) and not _of_a_command_line(one)]
+    # a saved configuration says all that there is, meant or not
+    remarks = [one for one in found.remarks if one.flags != (CONNECTION,)]
+    remarks = [one for one in remarks if one.kind != "no_effect" or not (bridge.whole or _of_a_command_line(one))]
     return replace(
         found,
         framework=FRAMEWORK,
@@ -68,7 +71,7 @@ def bridge_configuration(bridge: Bridge, file: str, given: Given) -> Configurati
 
 def _of_a_command_line(remark: Remark) -> bool:
     """Options that only exist to say the same on Megatron-LM's command line."""
-    return remark.kind == "no_effect" and "--" in "".join(remark.flags)
+    return "--" in "".join(remark.flags)
 
 
 def _with_model(bridge: Bridge, given: Given) -> Given:

@@ -13,7 +13,7 @@ from pathlib import Path
 from ppadvisor.errors import InputError
 from ppadvisor.frameworks.configuration import Broken, Configuration, Given, Outcome, Remark
 from ppadvisor.frameworks.megatron.config import configuration
-from ppadvisor.frameworks.megatron.translated import COMMAND_LINE_RULES, Words, renamed
+from ppadvisor.frameworks.megatron.translated import COMMAND_LINE_RULES, Words, in_names_of, renamed
 from ppadvisor.frameworks.nemo import VERSION as VERSION
 from ppadvisor.frameworks.nemo.keys import (
     NORMS,
@@ -49,9 +49,9 @@ def read(path: Path, given: Given) -> Configuration:
         raise InputError(f"{file}: no section `model`: that is no YAML of NeMo 1")
     if any(key.startswith("trainer.strategy.") for key in document):
         raise InputError(f"{file}: a configuration of NeMo 2, whose recipes are Python; that of NeMo 1 is read")
-    found = configuration(
-        options_of(document), {}, given, file, in_file=_gpus(document), notes=(), without=COMMAND_LINE_RULES
-    )
+    words, gpus = options_of(document), _gpus(document)
+    with in_names_of(names_by_flag()):
+        found = configuration(words, {}, given, file, in_file=gpus, notes=(), without=COMMAND_LINE_RULES)
     found = renamed(found, names_by_flag())
     return replace(
         found,
