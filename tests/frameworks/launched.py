@@ -14,6 +14,7 @@ from ppadvisor.specs.training import TrainingSpec
 
 CHANGED: tuple[dict[str, Any], ...] = (
     {"precision": "fp8"},
+    {"precision": "fp8", "fp8_weights": True},
     {"precision": "fp16", "gradient_precision": "fp16"},
     {"precision": "fp16"},
     {"precision": "fp32"},

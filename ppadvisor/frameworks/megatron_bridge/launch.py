@@ -179,6 +179,7 @@ def _precision(training: TrainingSpec) -> Iterator[Line]:
     if training.precision == "fp8":
         yield ("mixed_precision.fp8", "hybrid")
         yield ("mixed_precision.fp8_recipe", "delayed")
+        yield ("mixed_precision.fp8_param_gather", str(training.fp8_weights).lower())
 
 
 def _yaml(lines: Iterable[Line]) -> Iterator[str]:

@@ -35,6 +35,7 @@ RENAMED = {
     "bias": "add_bias_linear",
     "qkv_bias": "add_qkv_bias",
     "override_vocab_size": "padded_vocab_size",
+    "fp8_params": "fp8_param_gather",
 }
 NORMS = {"layernorm": "LayerNorm", "layernorm1p": "LayerNorm", "rmsnorm": "RMSNorm"}
 POSITIONS = ("learned_absolute", "rope", "none")
@@ -52,7 +53,6 @@ UNMODELLED = {
     "moe_token_dropping": "memory and time",
     "drop_layers": "memory and time",
     "enable_cuda_graph": "memory and time",
-    "fp8_params": "memory and time",
     "peft": "memory and time",
     "ub_tp_comm_overlap": "time",
 }
