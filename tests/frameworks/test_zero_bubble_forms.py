@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,10 @@ PLAIN = (
     "--micro-batch-size 1 --global-batch-size 64 --bf16 --vocab-size 32000 --untie-embeddings-and-output-weights "
     "--transformer-impl local --use-legacy-models --use-flash-attn --pipeline-model-parallel-size 8 "
 )
-ZERO = "--enable-zero-bubble --allow-padding-num-layers"
+ANSWERS = json.loads((Path(__file__).parent.parent / "published" / "zero_bubble_rule_checks.json").read_text())[
+    "answers"
+]
+ZERO = "--enable-zb-runtime --enable-zero-bubble --allow-padding-num-layers"
 IN_A_V = ("zb-v", "v-half", "v-min")
 SCHEDULES = (
     *(("zb-h1", 8, 1, "none"), ("zb-h2", 8, 1, "selective"), ("zb-v", 8, 2, "none"), ("v-half", 4, 2, "full")),
@@ -88,9 +92,17 @@ def test_the_script_says_the_plan(name: str, schedule: str, p: int, v: int, reco
         # its README: p pending is ZB1P, 2 p ZB2P; layers k p - 2 leave one out on the first and last stage
         (f"{ZERO} --zero-bubble-max-pending-backward 8", "zb-h1", (3, *(4,) * 6, 3)),
         (f"{ZERO} --zero-bubble-max-pending-backward 16", "zb-h2", (3, *(4,) * 6, 3)),
-        ("--zero-bubble-v-schedule --allow-padding-num-layers", "zb-v", (2, *(4,) * 7)),
-        ("--zero-bubble-v-schedule --zero-bubble-v-schedule-mem-setup half --num-layers 32", "v-half", (4,) * 8),
-        ("--zero-bubble-v-schedule --zero-bubble-v-schedule-mem-setup min --num-layers 32", "v-min", (4,) * 8),
+        ("--enable-zb-runtime --zero-bubble-v-schedule --allow-padding-num-layers", "zb-v", (2, *(4,) * 7)),
+        (
+            "--enable-zb-runtime --zero-bubble-v-schedule --zero-bubble-v-schedule-mem-setup half --num-layers 32",
+            "v-half",
+            (4,) * 8,
+        ),
+        (
+            "--enable-zb-runtime --zero-bubble-v-schedule --zero-bubble-v-schedule-mem-setup min --num-layers 32",
+            "v-min",
+            (4,) * 8,
+        ),
         ("--num-layers 32 --num-layers-per-virtual-pipeline-stage 2 --interleave-group-size 8", "gis", (4,) * 8),
         ("--num-layers 32 --num-layers-per-virtual-pipeline-stage 2 --interleave-group-size 4", "gis-h", (4,) * 8),
         ("--num-layers 32 --no-pre-communication-optimization", "1f1b", (4,) * 8),
@@ -115,6 +127,7 @@ def test_what_options_mean(options: str, schedule: str, layers: tuple[int, ...])
         ("--num-layers 40 --zero-bubble-v-schedule", "layers_divide", Outcome.REJECTED),
         (f"{ZERO} --no-gradient-accumulation-fusion", "fused_gradients", Outcome.REJECTED),
         ("--num-layers 32", "first_communication", Outcome.REJECTED),
+        ("--num-layers 32 --enable-zero-bubble", "first_communication", Outcome.REJECTED),
         (f"{ZERO} --num-virtual-stages-per-pipeline-rank 2", "unknown_option", Outcome.REJECTED),
         (f"{ZERO} --zero-bubble-v-schedule-mem-setup tiny --zero-bubble-v-schedule", "zero_bubble", Outcome.REJECTED),
     ],
@@ -122,6 +135,12 @@ def test_what_options_mean(options: str, schedule: str, layers: tuple[int, ...])
 def test_rules(options: str, rule: str, outcome: Outcome) -> None:
     """zbpp_utils.py, validate_arguments and WeightGradStore.is_supported: refused, or silently the whole backward."""
     assert (rule, outcome) in [(broken.rule, broken.outcome) for broken in said(options).broken]
+
+
+@pytest.mark.parametrize("answer", ANSWERS, ids=[answer["options"] for answer in ANSWERS])
+def test_the_forks_own_answers(answer: dict[str, Any]) -> None:
+    """What validate_args of the fork itself answered to these options; and whether the model can be built then."""
+    assert said(answer["options"]).accepted == (answer["accepted"] and answer.get("built", True))
 
 
 def test_connections_and_tied_embeddings() -> None:
@@ -136,7 +155,7 @@ def test_connections_and_tied_embeddings() -> None:
     ("options", "kind", "schedule"),
     [
         (ZERO, "assumed", "zb-h2"),  # auto: by the memory that is left
-        ("--num-layers 32 --enable-1f1b-v", "not_modelled", None),
+        ("--num-layers 32 --enable-zb-runtime --enable-1f1b-v", "not_modelled", None),
         (f"{ZERO} --cpu-offload", "not_modelled", "zb-h2"),
     ],
 )

@@ -67,14 +67,14 @@ def _fusion(run: ForkRun) -> str | None:
 
 
 def _communication(run: ForkRun) -> str | None:
-    if not run.on("pre_communication_optimization") or (run.own_runtime and run.on("overlap_p2p_comm")):
+    if not run.on("pre_communication_optimization") or (run.own_runtime and run.overlaps_handoffs):
         return None
-    return "without its runtime (--enable-zb-runtime) it needs --no-pre-communication-optimization"
+    return "without --enable-zb-runtime it needs --no-pre-communication-optimization"
 
 
 def _connections(run: ForkRun) -> str | None:
     text = run.arguments.environment.get(CONNECTIONS) or str(FEWEST_CONNECTIONS)
-    if not run.own_runtime or not run.on("overlap_p2p_comm") or not text.isdigit() or len(text) > 6:
+    if not run.own_runtime or not run.overlaps_handoffs or not text.isdigit() or len(text) > 6:
         return None
     return f"its runtime needs {CONNECTIONS} of 8 or more, got {text}" if int(text) < FEWEST_CONNECTIONS else None
 

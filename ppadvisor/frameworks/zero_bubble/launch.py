@@ -91,6 +91,8 @@ def _parallel(model: ModelSpec, training: TrainingSpec, plan: PlanSpec) -> Itera
 def _schedule(plan: PlanSpec) -> Iterator[Flag]:
     """Which order of work, and what it needs."""
     p = plan.pipeline_parallel
+    if plan.schedule not in ITS_UPSTREAMS:
+        yield flag("--enable-zb-runtime", comment="by name: else hand-offs are not overlapped")
     if plan.schedule in MEMORY_OF_V:
         yield flag("--zero-bubble-v-schedule", comment="two chunks a rank, in a V")
         yield flag("--zero-bubble-v-schedule-mem-setup", MEMORY_OF_V[plan.schedule])

@@ -35,6 +35,11 @@ class ForkRun(Run):
         group = self.whole(GROUP) or 0
         return self.split_backward or self.on("enable_1f1b_v") or group > 0 or self.on("enable_zb_runtime")
 
+    @property
+    def overlaps_handoffs(self) -> bool:
+        """arguments.py:298-303: without virtual stages only where its runtime is asked for by its own name."""
+        return self.on("overlap_p2p_comm") and (self.gives(BY_LAYERS) or self.on("enable_zb_runtime"))
+
     @cached_property
     def padded_layers(self) -> int | None:
         """A multiple of p where padding is allowed."""
