@@ -117,7 +117,8 @@ def test_the_llama_3_2_1b_tutorial() -> None:
 def test_a_learning_rate_that_is_passed_over() -> None:
     """Bridge's own example sets optimizer.finetune_lr, which no optimizer has: it trains at the recipe's rate."""
     path = FILES / "qwen3_next_finetune.yaml"
-    broken = list(checks.broken(read_bridge(path, {}).document, whole=False))
+    bridge = read_bridge(path, {})
+    broken = list(checks.broken(bridge.document, bridge))
     assert [(one.rule, one.outcome, one.flags) for one in broken] == [
         ("unknown_key", Outcome.WRONG, ("optimizer.finetune_lr",))
     ]
@@ -216,6 +217,37 @@ def test_60_layers_in_chunks(tmp_path: Path, ends: tuple[int, ...], v: int, rule
     if not rule:
         assert found.plan is not None
         assert found.plan.layers_per_stage == (4, *(8,) * 7)
+
+
+def test_a_call_with_overrides(tmp_path: Path) -> None:
+    """run_recipe.py's own options, overrides behind them, quotes; what only a shell knows, and a deletion, are told.
+
+    Hydra refuses a key that no section has (parse_hydra_overrides: struct).
+    """
+    path = tmp_path / "run.sh"
+    path.write_text(
+        "torchrun --nproc_per_node=8 --nnodes 2 scripts/training/run_recipe.py --recipe vanilla_gpt \\\n"
+        "  -tp 2 -pp 4 -gb 64 -mb 1 -sl 4096 model.num_layers=32 "
+        "model.hidden_size=4096 model.num_attention_heads=32 \\\n"
+        '  model.vocab_size=32000 "model.window_size=[127,0]" model.pipeline_model_parallel_size=2 '
+        '~model.x $MORE "$@"\n'
+    )
+    found = read(path, Given())
+    assert found.legal
+    assert (found.num_gpus, found.framework) == (16, "megatron-bridge")
+    assert found.plan is not None
+    assert found.model is not None
+    assert (found.plan.pipeline_parallel, found.plan.tensor_parallel, found.plan.num_microbatches) == (2, 2, 16)
+    assert found.model.sliding_window == 128
+    told = [remark.message for remark in found.remarks if remark.kind == "not_understood"]
+    assert [message.partition(";")[0].partition(":")[0] for message in told] == [
+        "~model.x",
+        "$MORE is not set in the file",
+        "$@ is an argument of the script",
+    ]
+    path.write_text(path.read_text().replace("-mb 1", "-mb 1 train.micro_batchsize=2"))
+    assert rules(read(path, Given())) == ["unknown_key"]
+    assert not read(path, Given()).accepted
 
 
 def test_messages_speak_of_keys(tmp_path: Path) -> None:

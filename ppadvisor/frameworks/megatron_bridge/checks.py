@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 from ppadvisor.errors import nearest
 from ppadvisor.frameworks.configuration import Broken, Outcome, Remark
+from ppadvisor.frameworks.megatron_bridge.document import Bridge
 from ppadvisor.frameworks.megatron_bridge.keys import PRECISIONS, fields_of
 from ppadvisor.frameworks.megatron_bridge.translate import PRECISION
 from ppadvisor.frameworks.omegaconf import Document
@@ -18,24 +19,28 @@ COMPLETE = ("train", "ddp", "optimizer", "mixed_precision", "comm_overlap", "sch
 """Sections whose fields are all known; a model of a family of its own may have more."""
 
 
-def broken(document: Document, *, whole: bool) -> Iterator[Broken]:
+def broken(document: Document, bridge: Bridge) -> Iterator[Broken]:
     """Every rule that is broken."""
-    yield from _unknown(document, whole=whole)
+    yield from _unknown(document, bridge)
     yield from _precision(document)
-    if whole:
+    if bridge.whole:
         yield from _lengths(document)
 
 
-def _unknown(document: Document, *, whole: bool) -> Iterator[Broken]:
-    """omegaconf_utils.py, _apply_overrides: skipped with a line in the log; a saved configuration cannot be built."""
+def _unknown(document: Document, bridge: Bridge) -> Iterator[Broken]:
+    """omegaconf_utils.py: skipped with a line in the log (_apply_overrides), refused by Hydra (parse_hydra_overrides).
+
+    A saved configuration cannot be built.
+    """
+    refused = bridge.whole or bridge.of_a_call
+    what = "passes it over with a line in the log" if not refused else "refuses it"
     for key, entry in document.items():
         section, _, name = key.partition(".")
         if section not in COMPLETE or not name or name.startswith("_") or name.partition(".")[0] in fields_of(section):
             continue
         close = nearest(name, fields_of(section))
         hint = f"; did you mean {section}.{close}?" if close else ""
-        outcome = Outcome.REJECTED if whole else Outcome.WRONG
-        what = "cannot be built from it" if whole else "passes it over with a line in the log"
+        outcome = Outcome.REJECTED if refused else Outcome.WRONG
         text = f"{key}: {section} has no such field, Bridge {what}{hint}"
         yield Broken("unknown_key", outcome, text, (key,), entry.line or None, "training/utils/omegaconf_utils.py")
 

@@ -33,6 +33,7 @@ NEEDED = {
 DROPOUT = ("hidden_dropout", "attention_dropout")
 LEFT_TO_THE_RECIPE = (
     *("context_parallel_size", "virtual_pipeline_model_parallel_size", "sequence_parallel", "recompute_granularity"),
+    *DROPOUT,
 )
 """Keys of `model` that change memory or time and are taken by Bridge's default where an override does not say them."""
 
@@ -64,7 +65,7 @@ def bridge_configuration(bridge: Bridge, file: str, given: Given) -> Configurati
         found,
         framework=FRAMEWORK,
         judged=(*checks.RULES, *found.judged),
-        broken=(*checks.broken(document, whole=bridge.whole), *found.broken),
+        broken=(*checks.broken(document, bridge), *found.broken),
         remarks=(*assumed, *checks.remarks(document), *remarks),
     )
 

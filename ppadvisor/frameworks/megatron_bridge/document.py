@@ -7,7 +7,7 @@ Source: NVIDIA-NeMo/Megatron-Bridge 067f987d, scripts/training/run_recipe.py (op
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -64,6 +64,8 @@ class Bridge:
     notes: tuple[Note, ...] = ()
     recipe: str = ""
     """The recipe that it overrides, empty where it says the whole, or does not name one."""
+    of_a_call: bool = False
+    """Whether Hydra takes the overrides, which refuses a key that is not there; of YAML it is passed over."""
 
     @property
     def whole(self) -> bool:
@@ -119,7 +121,23 @@ def read_overrides(text: str, file: str, variables: Mapping[str, str]) -> Bridge
         found.words[at + 1].text for at, word in enumerate(found.words[:-1]) if word.text in ("--recipe", "--model")
     )
     gpus = gpus_started(found.launcher, text, script)
-    return Bridge(document, found.environment, gpus, (*script.notes, *found.notes), next(named, ""))
+    return Bridge(
+        document,
+        found.environment,
+        gpus,
+        (*script.notes, *found.notes, *_unread(found.words)),
+        next(named, ""),
+        of_a_call=True,
+    )
+
+
+def _unread(words: Sequence[Field]) -> Iterator[Note]:
+    """Words that may override something, and that nobody knows here."""
+    for word in words:
+        if word.unknown and OVERRIDE.fullmatch(word.text) is None:
+            yield Note(word.line, f"{word.unknown}; overrides in it are not seen")
+        elif word.text.startswith("~"):
+            yield Note(word.line, f"{word.text[:60]}: what it takes away is not followed")
 
 
 @dataclass(frozen=True)
