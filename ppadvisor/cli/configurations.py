@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 CommandT = TypeVar("CommandT", bound=Callable[..., Any])
 
+HF_MODEL = re.compile(r'"(model_type|architectures)"\s*:')
+"""Keys of a config.json of Hugging Face, which no trainer's JSON has."""
 NEWER_THAN_HOPPER = re.compile(r"\bG?B[23]00\b")
 
 
@@ -30,8 +32,14 @@ def configuration_options(command: CommandT) -> CommandT:
     """What may be said beside a configuration: machines, vocabulary, variables, trainer, margin and assumptions."""
     options = (
         *(click.option(entry.flag, entry.name, type=entry.type, help=entry.help) for entry in CLUSTER_INPUTS),
+        click.option("--model", metavar="MODEL", help="Preset or config.json, where the file leaves the model open."),
         click.option("--vocab", type=Quantity("count", parse_count), help="Vocabulary, where the file has none."),
-        click.option("--define", multiple=True, metavar="NAME=VALUE", help="Variable of the shell. Repeatable."),
+        click.option(
+            "--define",
+            multiple=True,
+            metavar="NAME=VALUE",
+            help="Variable of the shell, or model.x of YAML.",
+        ),
         click.option("--framework", type=OneOf("framework", tuple(READERS)), help="Trainer (default: recognised)."),
         answer_options,
     )
@@ -125,17 +133,24 @@ def _read(path: Path, framework: str | None, given: Given, named_as: Path | None
     text = read_text(path)
     if not text.strip():
         raise InputError(f"{path}: is empty")
+    if framework is None and HF_MODEL.search(text) and text.lstrip().startswith("{"):
+        raise InputError(
+            f"{path}: a model without a plan: `ppadvisor plan --model {path}` looks for plans, and --model takes it "
+            "beside a configuration that leaves its model to a recipe"
+        )
     name = named_as if named_as is not None and is_pipe(path) and not is_pipe(named_as) else path
     return frameworks.reader(framework or frameworks.recognised(name, text)).read(path, given)
 
 
 def _given(values: Mapping[str, Any], gpu: str) -> Given:
     from ppadvisor.frameworks.configuration import Given
+    from ppadvisor.specs.load import load_model
 
     return Given(
         num_gpus=values["gpus"],
         vocab_size=values["vocab"],
         variables=_defined(values["define"]),
+        model=None if values["model"] is None else load_model(values["model"]),
         one_connection=not NEWER_THAN_HOPPER.search(gpu),
     )
 
@@ -153,7 +168,7 @@ def _defined(texts: tuple[str, ...]) -> dict[str, str]:
     found: dict[str, str] = {}
     for text in texts:
         name, equals, value = text.partition("=")
-        if not equals or not re.fullmatch(r"\w+", name):
+        if not equals or not re.fullmatch(r"\w+(\.\w+)*", name):
             raise InputError(f"--define: got {text[:60]!r}; needs NAME=VALUE")
         found[name] = value
     return found

@@ -13,7 +13,7 @@ from ppadvisor.cli.configurations import NEWER_THAN_HOPPER
 from ppadvisor.cli.options import OneOf
 from ppadvisor.cli.output import write
 from ppadvisor.errors import EXIT_OK, InputError, RefusedError
-from ppadvisor.frameworks import WRITERS
+from ppadvisor.frameworks import TRAINS_AS, WRITERS
 
 if TYPE_CHECKING:
     from ppadvisor.search.results import ProblemEcho
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 @click.option("--output", type=click.Path(path_type=Path), metavar="OUT", help="Write to OUT; it is replaced whole.")
 @click.pass_context
 def command(context: click.Context, /, file: str, framework: str | None, format: str, output: Path | None) -> int:
-    """The bash fragment that starts Megatron-LM with a plan of a file that `plan --format json` wrote.
+    """What starts a trainer with a plan of a file that `plan --format json` wrote: bash, or YAML of Megatron-Bridge.
 
-    What is written is read again as `check` reads it; a value that Megatron has no option for is told in a comment.
+    What is written is read again as `check` reads it; a value that the trainer has no option for is told in a comment.
     Exit code 3: the trainer does not run the plan.
 
     \b
@@ -39,9 +39,10 @@ def command(context: click.Context, /, file: str, framework: str | None, format:
     if chosen.plan is None:
         raise RefusedError(chosen.why_none)
     with naming(file):
-        problem = _for_framework(chosen.problem, framework)
+        problem = _for_framework(chosen.problem, framework and TRAINS_AS.get(framework, framework))
         _check_legal(problem, chosen.plan)
-    written = import_module(WRITERS[problem.framework]).launch(
+    form = framework or problem.framework
+    written = import_module(WRITERS[form]).launch(
         problem.model,
         problem.training,
         chosen.plan,
@@ -49,7 +50,7 @@ def command(context: click.Context, /, file: str, framework: str | None, format:
         one_connection=not NEWER_THAN_HOPPER.search(problem.cluster.gpu.name),
     )
     if written.unsaid:
-        note(f"not said, {problem.framework} has no option for it: {'; '.join(written.unsaid)}")
+        note(f"not said, {form} has no option for it: {'; '.join(written.unsaid)}")
     write(written.text, output)
     return EXIT_OK
 

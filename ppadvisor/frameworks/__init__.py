@@ -31,12 +31,21 @@ class Read(NamedTuple):
 
 
 READERS: dict[str, Read] = {
+    "megatron-bridge": Read("ppadvisor.frameworks.megatron_bridge.config", "YAML or overrides of Megatron-Bridge"),
+    "nemo": Read("ppadvisor.frameworks.nemo.config", "YAML of NeMo 1"),
+    "zero-bubble": Read("ppadvisor.frameworks.zero_bubble.config", "a script of the zero-bubble fork"),
     "megatron": Read("ppadvisor.frameworks.megatron.config", "a shell script or YAML with options of Megatron-LM"),
 }
 """Frameworks whose configuration files are read, in the order in which they are asked whether a file is theirs: last
 stands Megatron-LM, whose names of options others use too."""
-WRITERS: dict[str, str] = {"megatron": "ppadvisor.frameworks.megatron.launch"}
+WRITERS: dict[str, str] = {
+    "megatron": "ppadvisor.frameworks.megatron.launch",
+    "megatron-bridge": "ppadvisor.frameworks.megatron_bridge.launch",
+    "zero-bubble": "ppadvisor.frameworks.zero_bubble.launch",
+}
 """Frameworks whose launch scripts are written: each module offers `launch(model, training, plan, cluster)`."""
+TRAINS_AS: dict[str, str] = {"megatron-bridge": "megatron", "nemo": "megatron"}
+"""Forms of configurations that have no memory and schedules of their own -> the framework whose these are."""
 LOGS: tuple[str, ...] = ("megatron", "torchtitan", "deepspeed")
 """Frameworks whose logs are read. First come those that may stand around another's: Megatron's lines are whole where
 DeepSpeed's stand between them."""
@@ -53,6 +62,14 @@ def get(framework: str) -> FrameworkProfile:
         raise unknown_name("framework", framework, FRAMEWORKS)
     profile: FrameworkProfile = importlib.import_module(FRAMEWORKS[framework]).PROFILE
     return profile
+
+
+def version(framework: str) -> str:
+    """What a framework, or the form of one, is pinned to."""
+    if framework in FRAMEWORKS:
+        return get(framework).source
+    pinned: str = importlib.import_module(READERS[framework].module).VERSION
+    return pinned
 
 
 def reader(framework: str) -> Reader:

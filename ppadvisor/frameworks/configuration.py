@@ -23,6 +23,8 @@ class Given:
     """Of the script's environment."""
     one_connection: bool = True
     """Whether the GPUs need CUDA_DEVICE_MAX_CONNECTIONS=1, as all up to Hopper do."""
+    model: ModelSpec | None = None
+    """Where the file leaves the model to something that is not read."""
 
 
 class Outcome(Enum):
@@ -102,6 +104,8 @@ class Configuration:
     """Field of the plan, training run or model -> (option to change, line where its value stands)."""
     options: Mapping[str, Said] = field(default_factory=dict)
     """All that the file says, modelled or not, by the trainer's own names."""
+    names: Mapping[str, str] = field(default_factory=dict)
+    """Option of the trainer -> what this form of its configuration calls it, where that is another name."""
 
     @property
     def accepted(self) -> bool:

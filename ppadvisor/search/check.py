@@ -84,11 +84,12 @@ def _change(configuration: Configuration, problem: Problem, estimate: PlanEstima
         return None
     after, places = move.estimate, [configuration.places[name] for name in move.fields]
     stages = {"layers_per_stage", "pipeline_parallel", "virtual_stages"} & {*move.fields}
+    settings = problem.framework.split_settings(problem.model, after.plan) if stages else {}
     return PlanChange(
         change=_in_words(estimate.plan, after.plan, move.fields),
         flags=tuple(flag for flag, _ in places),
         line=next((line for _, line in places if line is not None), None),
-        settings=problem.framework.split_settings(problem.model, after.plan) if stages else {},
+        settings={configuration.names.get(flag, flag): value for flag, value in settings.items()},
         plan=after.plan,
         step_time_s=after.time.step_time_s,
         peak_bytes=after.memory.peak_bytes,

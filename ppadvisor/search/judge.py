@@ -70,7 +70,7 @@ def judgement(subject: Subject, estimate: PlanEstimate | None) -> Judgement:
         file=configuration.file,
         plan_rank=subject.plan_rank,
         framework=configuration.framework,
-        framework_version=frameworks.get(configuration.framework).source,
+        framework_version=frameworks.version(configuration.framework),
         accepted_by_framework=configuration.accepted,
         legal=configuration.legal,
         rules=_rules(configuration),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import tomllib
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,9 @@ MAX_FILE_BYTES = 10_000_000
 
 MAX_BRACKETS = 200
 """Of YAML, open at a time."""
+
+YAML_TAG = re.compile(r"tag:yaml\.org,2002:(map|seq|str|int|float|bool|null|timestamp|value|merge)")
+"""YAML's own kinds of plain values."""
 
 
 def read_text(path: Path, max_bytes: int = MAX_FILE_BYTES) -> str:
@@ -82,6 +86,47 @@ def read_lines_of_keys(path: Path, max_bytes: int = MAX_FILE_BYTES) -> tuple[dic
     return data, found
 
 
+def yaml_nodes(text: str, where: str) -> Any:
+    """The nodes of YAML, aliases still aliases, None of an empty text; each key once. InputError otherwise."""
+    import yaml
+
+    try:
+        _check_brackets(text)
+        root: Any = yaml.compose(text, Loader=yaml.SafeLoader)
+        _check_yaml_keys(root)
+    except yaml.YAMLError as error:
+        raise InputError(f"{where}: {_yaml_problem(error)}") from None
+    except RecursionError:
+        raise InputError(f"{where}: nested too deeply") from None
+    except ValueError as error:
+        raise InputError(f"{where}: {error}") from None
+    return root
+
+
+def yaml_scalar(node: Any, where: str) -> Any:
+    """A scalar of YAML as a plain value. InputError for a tag that is none of YAML's own."""
+    import yaml
+
+    try:
+        return yaml.constructor.SafeConstructor().construct_object(node)
+    except (yaml.YAMLError, ValueError) as error:
+        line = node.start_mark.line + 1
+        problem = getattr(error, "problem", None) or error
+        raise InputError(f"{where}: not valid YAML, line {line}: {problem}") from None
+
+
+def yaml_value(text: str, where: str) -> Any:
+    """A short text as YAML takes it: 8 a number, true a switch, [1, 2] a list. InputError where it is none."""
+    import yaml
+
+    if len(text) > 10_000:
+        raise InputError(f"{where}: a value of {len(text):,} characters")
+    try:
+        return _load_yaml(text)
+    except (ValueError, yaml.YAMLError, RecursionError):
+        return text
+
+
 def _load_json(text: str) -> object:
     return json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_once_each)
 
@@ -110,9 +155,13 @@ def _load_yaml(text: str) -> object:
         _check_yaml_keys(yaml.compose(text, Loader=yaml.SafeLoader))
         return yaml.safe_load(text)
     except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f", line {mark.line + 1}" if mark else ""
-        raise ValueError(f"not valid YAML{where}: {getattr(error, 'problem', None) or 'cannot be parsed'}") from None
+        raise ValueError(_yaml_problem(error)) from None
+
+
+def _yaml_problem(error: Exception) -> str:
+    mark = getattr(error, "problem_mark", None)
+    where = f", line {mark.line + 1}" if mark else ""
+    return f"not valid YAML{where}: {getattr(error, 'problem', None) or 'cannot be parsed'}"
 
 
 def _check_brackets(text: str) -> None:
@@ -124,19 +173,28 @@ def _check_brackets(text: str) -> None:
             raise ValueError("nested too deeply")
 
 
-def _check_yaml_keys(node: Any) -> None:
-    """YAML takes the last of two equal keys; here that is an error, at any depth."""
-    if node is None or isinstance(node.value, str):
-        return
-    children = node.value
-    if node.id == "mapping":
-        keys = [key.value for key, _ in children if isinstance(key.value, str)]
-        twice = [key for key in keys if keys.count(key) > 1]
-        if twice:
-            raise ValueError(f"the key {twice[0]!r} stands twice")
-        children = [value for _, value in children]
-    for child in children:
-        _check_yaml_keys(child)
+def _check_yaml_keys(root: Any) -> None:
+    """YAML takes the last of two equal keys; here that is an error, at any depth. So is a tag that makes an object.
+
+    An alias shares its node, which is looked at once.
+    """
+    waiting, seen = [] if root is None else [root], set()
+    while waiting:
+        node = waiting.pop()
+        if id(node) in seen:
+            continue
+        seen.add(id(node))
+        if not YAML_TAG.fullmatch(node.tag):
+            line = node.start_mark.line + 1
+            raise ValueError(f"line {line}: the tag {node.tag[:60]!r} makes an object; not accepted")
+        if node.id == "mapping":
+            counted = Counter(key.value for key, _ in node.value if isinstance(key.value, str) and key.value != "<<")
+            twice = [key for key, number in counted.items() if number > 1]
+            if twice:
+                raise ValueError(f"the key {twice[0]!r} stands twice")
+            waiting += [child for _, child in node.value]
+        elif node.id == "sequence":
+            waiting += node.value
 
 
 _PARSERS: dict[str, Callable[[str], object]] = {

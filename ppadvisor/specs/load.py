@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from functools import cache
 from importlib import resources
@@ -123,6 +124,15 @@ def _is_directory(path: Path) -> bool:
 def _model_preset(name: str) -> ModelSpec:
     model_id = resolve_preset("models", name)
     return validate(ModelSpec, preset_data("models", model_id), f"preset models/{model_id}.toml")
+
+
+def model_of_hf(name: str) -> ModelSpec | None:
+    """The preset that is read from the config.json of this Hugging Face model, by the source that it names."""
+    if not re.fullmatch(r"[\w.-]{1,100}/[\w.-]{1,100}", name):
+        return None
+    stated = re.compile(rf"config\.json of {re.escape(name)}(?![\w.-]*\w)")
+    found = [preset for preset in preset_names("models") if stated.search(str(preset_data("models", preset)["source"]))]
+    return _model_preset(found[0]) if found else None
 
 
 def _model_from_path(path: Path) -> ModelSpec:

@@ -181,7 +181,7 @@ def test_a_named_pipe(cli: Cli, tmp_path: Path) -> None:
     ("data", "message"),
     [
         (b"", "-: is empty"),
-        (b"what is this", "-: no configuration that is known here; needs a shell script or YAML"),
+        (b"what is this", "-: no configuration that is known here; needs "),
         (b"\xff\xfe", "-: not a text file"),
         (b"{" * 100_000, "-: no configuration that is known here"),
         (b'{"format_version": "1.0", "model_version": ' + b"[" * 100_000, "-: nested too deeply"),

@@ -12,6 +12,7 @@ from ppadvisor.frameworks.configuration import Configuration, Given, Outcome
 from ppadvisor.frameworks.megatron.config import read
 from ppadvisor.frameworks.megatron.options import options
 from ppadvisor.frameworks.megatron.patterns import layer_pattern
+from ppadvisor.specs.load import load_model
 
 SCRIPTS = Path(__file__).parent.parent / "published" / "megatron_scripts"
 
@@ -156,6 +157,49 @@ def test_yaml_by_names_of_values(tmp_path: Path) -> None:
     assert found.places["pipeline_parallel"][1] == text.count("\n") + 5
 
 
+def test_functional_tests_of_stages() -> None:
+    """6 layers on 8 chunks, embedding and loss counted as layers: the ends have none; unequal ends of 2 around 4."""
+    counted = public("gpt3_pp4_vp2_account.yaml", num_gpus=4, vocab_size=50257)
+    uneven = public("gpt3_pp4_uneven.yaml", num_gpus=8, vocab_size=50257)
+    assert counted.legal
+    assert uneven.legal
+    assert counted.plan is not None
+    assert uneven.plan is not None
+    assert (counted.plan.virtual_stages, counted.plan.layers_per_chunk) == (2, (0, 1, 1, 1, 1, 1, 1, 0))
+    assert (uneven.plan.layers_per_stage, uneven.plan.num_microbatches) == ((2, 4, 4, 2), 4)
+
+
+def test_the_deepseek_proxy() -> None:
+    """A release test of Megatron: 14 layers, 11 of them with experts, laid out on 8 chunks; e 16, t 2, p 4."""
+    found = public("deepseekv3_proxy.yaml", num_gpus=64, vocab_size=129280)
+    assert found.legal
+    assert found.plan is not None
+    assert found.model is not None
+    assert found.plan.layers_per_chunk == (2, 2, 2, 2, 2, 2, 1, 1)
+    assert (found.plan.expert_parallel, found.plan.data_parallel, found.plan.num_microbatches) == (16, 8, 64)
+    assert sum(found.model.is_moe_layer(layer) for layer in range(14)) == 11
+    told = [remark.flags[0] for remark in found.remarks if remark.kind == "not_modelled"]
+    assert told == ["--moe-permute-fusion", "--moe-flex-dispatcher-backend"]
+
+
+def test_fewer_micro_batches_than_stages(written: Path) -> None:
+    """pytorch/torchtitan issue 775 asks for m < p: Megatron's 1F1B runs it, at a bubble of (p-1)/(m+p-1) = 3/5."""
+    found = said(written, "--pipeline-model-parallel-size 4 --global-batch-size 4")
+    assert found.legal
+    slow = [remark.message for remark in found.remarks if remark.kind == "slow"]
+    assert slow == ["2 micro-batches for 4 stages: the bubble of 4 equal stages is (p-1)/(m+p-1) = 60%"]
+
+
+def test_prediction_layers_are_no_layers(written: Path) -> None:
+    """THUDM/slime issue 309: GLM-4.5 has 92 layers and a prediction layer behind them, not 93."""
+    model = load_model("glm-4.5-355b")
+    assert (model.num_layers, model.mtp_num_layers) == (92, 1)
+    options = "--num-layers 92 --mtp-num-layers 1 --position-embedding-type rope"
+    found = said(written, f"{options} --pipeline-model-parallel-size 4").model
+    assert found is not None
+    assert (found.num_layers, found.mtp_num_layers) == (92, 1)
+
+
 @pytest.mark.parametrize(
     ("options", "rule", "outcome"),
     [
@@ -259,6 +303,13 @@ USER_CASES = [
         "--seq-length 4092 --tensor-model-parallel-size 8 --sequence-parallel",
         "sequence_over_ranks",
         "4092 is no multiple of t x c = 8",
+    ),
+    (
+        "bigscience chronicles-prequel, 78 layers on 12 stages",
+        12,
+        "--num-layers 78 --pipeline-model-parallel-size 12",
+        "layers_divide",
+        "--decoder-first-pipeline-num-layers 4 --decoder-last-pipeline-num-layers 4 leaves 7 for each",
     ),
     (
         "NVIDIA-NeMo/Speech issue 14288",

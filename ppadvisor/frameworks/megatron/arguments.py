@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 
 from ppadvisor.errors import nearest
 from ppadvisor.frameworks.configuration import Broken, Outcome
-from ppadvisor.frameworks.megatron.options import Option, Scalar, by_flag, options
+from ppadvisor.frameworks.megatron.options import Option, Scalar, by_flag, options, table_of
 from ppadvisor.frameworks.shell import Field
 
+MEGATRON = "ppadvisor.frameworks.megatron"
 SOURCE = "arguments.py:128 (argparse, allow_abbrev=False)"
 MODEL_OPTIMIZER = (
     *("--export-model-type", "--export-legacy-megatron", "--export-te-mcore-model", "--export-default-te-spec"),
@@ -52,22 +53,25 @@ class Arguments:
     unseen: list[Field] = field(default_factory=list)
     """Words that may be options, and that only a shell would know."""
     environment: Mapping[str, str] = field(default_factory=dict)
+    package: str = MEGATRON
+    """Whose options these are: Megatron's, or those of a fork."""
 
     def value(self, dest: str) -> Value:
         """What holds: given, or Megatron's default. None too where what is given is not known."""
         if dest in self.given:
             return self.given[dest].value
-        default = options()[dest].default
+        option = table_of(self.package).get(dest) or options()[dest]
+        default = option.default
         return tuple(default) if isinstance(default, list) else default
 
     def line(self, dest: str) -> int | None:
-        """Where it stands, None where it is a default."""
-        return self.given[dest].line if dest in self.given else None
+        """Where it stands, None where it is a default or stands nowhere in the file."""
+        return (self.given[dest].line or None) if dest in self.given else None
 
 
-def parse(words: Sequence[Field], environment: Mapping[str, str] | None = None) -> Arguments:
+def parse(words: Sequence[Field], environment: Mapping[str, str] | None = None, package: str = MEGATRON) -> Arguments:
     """Take the words behind the training script."""
-    arguments = Arguments(environment=environment or {})
+    arguments, flags = Arguments(environment=environment or {}, package=package), by_flag(package)
     at, flag = 0, ""
     while at < len(words):
         word = words[at]
@@ -76,14 +80,14 @@ def parse(words: Sequence[Field], environment: Mapping[str, str] | None = None) 
             arguments.unseen.append(word)
             continue
         name, equals, rest = word.text.partition("=")
-        option = by_flag().get(name) if _looks_like_option(word) else None
+        option = flags.get(name) if _looks_like_option(word) else None
         if option is None:
             behind = at
             while at < len(words) and not _looks_like_option(words[at]):
                 at += 1
             alone = _looks_like_option(word)
             arguments.broken.append(
-                _unrecognised(word, name, hint=len(arguments.broken) < MOST_HINTS)
+                _unrecognised(word, name, flags if len(arguments.broken) < MOST_HINTS else {})
                 if alone
                 else _left_over([word, *words[behind:at]], flag)
             )
@@ -116,8 +120,8 @@ def _values(option: Option, words: Sequence[Field], at: int) -> list[Field]:
     return taken
 
 
-def _unrecognised(word: Field, name: str, *, hint: bool) -> Broken:
-    close = nearest(name, by_flag()) if hint and name.startswith("--") else None
+def _unrecognised(word: Field, name: str, flags: Mapping[str, Option]) -> Broken:
+    close = nearest(name, flags) if flags and name.startswith("--") else None
     tail = f"; did you mean {close}?" if close else ""
     if name in MODEL_OPTIMIZER:
         tail = "; only where NVIDIA's Model Optimizer is installed beside Megatron"

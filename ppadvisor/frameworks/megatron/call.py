@@ -42,7 +42,7 @@ def training_call(script: Script, text: str, file: str) -> TrainingCall:
         notes.append(Note(best.line, "whether this call runs depends on what is not known here; it is taken"))
     others = [call for call in script.calls if call is not best and _known_options(call) >= FEWEST_OPTIONS]
     notes += [Note(call.line, f"another call of Megatron, not looked at; line {best.line} is") for call in others]
-    gpus = _launched(before) or _slurm(text) or _world_size(script)
+    gpus = gpus_started(before, text, script)
     return TrainingCall(options, best.environment, gpus, tuple(notes))
 
 
@@ -74,6 +74,11 @@ def _split(call: Call) -> tuple[Sequence[Field], tuple[Field, ...]]:
             return call.words[:index], call.words[index + 1 :]
     first = next((i for i, word in enumerate(call.words) if word.text.partition("=")[0] in by_flag()), 0)
     return call.words[:first], call.words[first:]
+
+
+def gpus_started(launcher: Sequence[Field], text: str, script: Script) -> int | None:
+    """Processes by the launcher's words, the batch job's lines or WORLD_SIZE; None where nobody says."""
+    return _launched(launcher) or _slurm(text) or _world_size(script)
 
 
 def _launched(words: Sequence[Field]) -> int | None:

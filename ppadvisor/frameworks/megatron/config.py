@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ppadvisor.errors import InputError
@@ -11,6 +11,7 @@ from ppadvisor.frameworks.megatron.accepted import RULES, broken_rules
 from ppadvisor.frameworks.megatron.arguments import Arguments, parse
 from ppadvisor.frameworks.megatron.call import training_call
 from ppadvisor.frameworks.megatron.check_steps import remarks
+from ppadvisor.frameworks.megatron.given_model import SIZES, with_model
 from ppadvisor.frameworks.megatron.model import model_of
 from ppadvisor.frameworks.megatron.places import places_of, said_in
 from ppadvisor.frameworks.megatron.plan import not_in_the_specifications, plan_of, training_of
@@ -26,6 +27,7 @@ from ppadvisor.specs.model import ModelSpec
 MAX_SCRIPT_BYTES = 300_000
 """A launch script has a few thousand bytes."""
 
+DEFAULT_TOKENIZER = "GPT2BPETokenizer"
 MUST_BE_KNOWN = (
     *("num_layers", "hidden_size", "num_attention_heads", "ffn_hidden_size", "kv_channels", "num_query_groups"),
     *("seq_length", "max_position_embeddings", "micro_batch_size", "global_batch_size", "num_experts"),
@@ -55,23 +57,25 @@ def read_script_text(text: str, file: str, given: Given) -> Configuration:
 
 
 def configuration(
-    words: tuple[Field, ...],
+    words: Sequence[Field],
     environment: Mapping[str, str],
     given: Given,
     file: str,
     *,
     in_file: int | None,
     notes: tuple[Note, ...],
+    without: tuple[str, ...] = (),
 ) -> Configuration:
-    """The words of a call as a configuration."""
-    arguments = parse(words, environment)
-    _check_known(arguments, file)
+    """The words of a call as a configuration, judged by all rules but `without`."""
+    arguments = parse(with_model(words, given.model, file), environment)
+    check_known(arguments, file)
     world = given.num_gpus or in_file
     if world is None:
         raise InputError(f"{file} does not say how many GPUs there are: give --gpus")
     run = Run(arguments, world)
     refuse_other_models(run, file)
-    judged = tuple(rule for rule in RULES if given.one_connection or rule != "one_connection")
+    without = without if given.one_connection else (*without, "one_connection")
+    judged = tuple(rule for rule in RULES if rule not in without)
     broken = tuple(one for one in broken_rules(run) if one.rule in judged)
     model, missing = _model(run, broken, given, file)
     found = [*_not_understood(arguments, notes), *_gpus(given, in_file), *missing]
@@ -91,7 +95,7 @@ def configuration(
     )
 
 
-def _check_known(arguments: Arguments, file: str) -> None:
+def check_known(arguments: Arguments, file: str) -> None:
     """InputError for the first value that decides everything and that only a shell would know."""
     refused = {flag for broken in arguments.broken for flag in broken.flags}
     for dest in MUST_BE_KNOWN:
@@ -112,12 +116,14 @@ def _model(run: Run, broken: tuple[Broken, ...], given: Given, file: str) -> tup
     """The model, or the remark that says what is missing for it."""
     if not _readable(broken):
         return None, []
+    if given.model is not None and not any(run.arguments.line(dest) for dest in SIZES):
+        return given.model, []
     in_file = run.whole("vocab_size") or run.whole("padded_vocab_size")
     if given.vocab_size and in_file not in (None, given.vocab_size):
         raise InputError(f"--vocab has no effect: {file} gives a vocabulary of {in_file}")
     vocab = in_file or given.vocab_size
     if vocab is None:
-        tokenizer = run.text("tokenizer_type") or "GPT2BPETokenizer"
+        tokenizer = run.text("tokenizer_type") or DEFAULT_TOKENIZER
         text = f"the vocabulary is that of the tokenizer ({tokenizer}): give --vocab for memory and time"
         return None, [Remark("missing", text, ("--vocab-size",), run.arguments.line("tokenizer_type"))]
     try:

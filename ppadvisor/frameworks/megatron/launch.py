@@ -7,7 +7,7 @@ Source: NVIDIA/Megatron-LM d98e8a64, examples/ (form of the call), arguments.py:
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from ppadvisor.errors import RefusedError
 from ppadvisor.frameworks.configuration import Given, Launch
@@ -47,10 +47,19 @@ def _script(
     if one_connection and (plan.tensor_parallel > 1 or plan.context_parallel > 1):
         yield "export CUDA_DEVICE_MAX_CONNECTIONS=1  # t or c above 1, up to Hopper"
     yield ""
-    yield from _array("MODEL_ARGS", model_flags(model, training.sequence_length))
-    yield from _array("PARALLEL_ARGS", parallel_flags(model, training, plan))
-    yield from _array("TRAINING_ARGS", training_flags(model, training, plan))
-    yield from _call(cluster)
+    arrays = {
+        "MODEL_ARGS": model_flags(model, training.sequence_length),
+        "PARALLEL_ARGS": parallel_flags(model, training, plan),
+        "TRAINING_ARGS": training_flags(model, training, plan),
+    }
+    yield from call_with(arrays, cluster)
+
+
+def call_with(arrays: Mapping[str, Iterable[Flag]], cluster: ClusterSpec) -> Iterator[str]:
+    """Arrays of options, and the call of the training script with all of them."""
+    for name, flags in arrays.items():
+        yield from _array(name, flags)
+    yield from _call(cluster, " ".join(f'"${{{name}[@]}}"' for name in arrays))
 
 
 def _array(name: str, flags: Iterable[Flag]) -> Iterator[str]:
@@ -65,7 +74,7 @@ def _array(name: str, flags: Iterable[Flag]) -> Iterator[str]:
     yield ")"
 
 
-def _call(cluster: ClusterSpec) -> Iterator[str]:
+def _call(cluster: ClusterSpec, options: str) -> Iterator[str]:
     of_node = min(cluster.num_gpus, cluster.gpus_per_node)
     nodes = cluster.num_gpus // of_node
     yield ""
@@ -75,4 +84,4 @@ def _call(cluster: ClusterSpec) -> Iterator[str]:
     if nodes > 1:
         yield '  --node-rank "$NODE_RANK" --master-addr "$MASTER_ADDR" --master-port "${MASTER_PORT:-6000}" \\'
     yield "  pretrain_gpt.py \\"
-    yield '  "${MODEL_ARGS[@]}" "${PARALLEL_ARGS[@]}" "${TRAINING_ARGS[@]}" "$@"'
+    yield f'  {options} "$@"'

@@ -40,10 +40,15 @@ class Option:
         return self.default is not True
 
 
-@cache
 def options() -> dict[str, Option]:
     """Every option by its dest, in the order of Megatron's parser."""
-    path = resources.files("ppadvisor.frameworks.megatron") / "options.tsv"
+    return table_of("ppadvisor.frameworks.megatron")
+
+
+@cache
+def table_of(package: str) -> dict[str, Option]:
+    """The options that a package lists in its `options.tsv`: Megatron's own, or those of a fork."""
+    path = resources.files(package) / "options.tsv"
     lines = path.read_text(encoding="utf-8").splitlines()
     rows = [line.split("\t") for line in lines if line and not line.startswith("#")]
     return {row[1]: _option(row) for row in rows}
@@ -55,9 +60,9 @@ def flag_of(dest: str) -> str:
 
 
 @cache
-def by_flag() -> dict[str, Option]:
+def by_flag(package: str = "ppadvisor.frameworks.megatron") -> dict[str, Option]:
     """Every option by each of its flags."""
-    return {flag: option for option in options().values() for flag in option.flags}
+    return {flag: option for option in table_of(package).values() for flag in option.flags}
 
 
 def _option(row: list[str]) -> Option:

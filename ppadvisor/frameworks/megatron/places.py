@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ppadvisor.frameworks.configuration import Said
 from ppadvisor.frameworks.megatron.arguments import Arguments, Value
-from ppadvisor.frameworks.megatron.options import flag_of, options
+from ppadvisor.frameworks.megatron.options import flag_of, table_of
 from ppadvisor.frameworks.megatron.run import BY_COUNT, BY_LAYERS, EMBEDDING, FIRST, LAST, LAYOUT, LOSS, Run
 
 OPTIONS: dict[str, tuple[str, ...]] = {
@@ -77,8 +77,9 @@ def said_in(arguments: Arguments) -> dict[str, Said]:
     """Every option that the file gives: by its first flag, or of a switch by the one that is given."""
     found = {}
     for dest, given in arguments.given.items():
-        takes_value = options()[dest].takes_value
-        flag = flag_of(dest) if takes_value else given.flag
+        option = table_of(arguments.package)[dest]
+        takes_value = option.takes_value
+        flag = option.flag if takes_value else given.flag
         text = f"not known: {given.unknown}" if given.unknown else _text(given.value) if takes_value else "given"
         found[flag] = Said(text, given.line, SAYS.get(dest))
     return found

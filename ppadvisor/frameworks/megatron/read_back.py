@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 from ppadvisor.frameworks.configuration import Configuration
@@ -16,20 +16,22 @@ NOT_OPTIONS = ("framework", "stack")
 """Of a training run, what is no option of the trainer."""
 
 
-def unsaid(model: ModelSpec, training: TrainingSpec, plan: PlanSpec, read: Configuration) -> Iterator[str]:
+def unsaid(
+    model: ModelSpec, training: TrainingSpec, plan: PlanSpec, read: Configuration, *, trainer: str = "Megatron"
+) -> Iterator[str]:
     """Each value that the script does not say, and what it says instead."""
     if read.model is None or read.training is None or read.plan is None:
         yield "the whole: no model, training run or plan follows from the options"
         return
-    yield from _differences(model_values(model), model_values(read.model))
-    yield from _differences(training_values(training, plan), training_values(read.training, plan))
-    yield from _differences(plan_values(plan), plan_values(read.plan))
-
-
-def _differences(wanted: Mapping[str, Any], read: Mapping[str, Any]) -> Iterator[str]:
-    for name, value in wanted.items():
-        if read.get(name) != value:
-            yield f"{name} = {value}; Megatron takes {read.get(name)}"
+    pairs = (
+        (model_values(model), model_values(read.model)),
+        (training_values(training, plan), training_values(read.training, plan)),
+        (plan_values(plan), plan_values(read.plan)),
+    )
+    for wanted, taken in pairs:
+        for name, value in wanted.items():
+            if taken.get(name) != value:
+                yield f"{name} = {value}; {trainer} takes {taken.get(name)}"
 
 
 def model_values(model: ModelSpec) -> dict[str, Any]:

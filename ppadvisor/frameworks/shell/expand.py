@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ppadvisor.errors import InputError
@@ -76,18 +76,29 @@ def as_scalar(word: Word, variables: Variables) -> Pieces:
 
 def as_fields(word: Word, variables: Variables) -> list[Pieces]:
     """The fields that a word of a command becomes: none, one or many."""
+    fields = _gathered(_in_fields(word, variables))
+    for pieces in fields:
+        variables.count(pieces)
+    return fields
+
+
+def split_again(element: Pieces) -> list[Field]:
+    """The fields of a value where it stands without quotes."""
+    return [as_field(pieces) for pieces in _gathered(_split(element, quoted=False))]
+
+
+def _gathered(pieces: Iterable[tuple[Piece | None, bool]]) -> list[Pieces]:
+    """Pieces up to the next start of a field are one field."""
     fields: list[list[Piece]] = []
     open_field = False
-    for piece, starts in _in_fields(word, variables):
+    for piece, starts in pieces:
         open_field = open_field and not starts
         if piece is not None:
             if not open_field:
                 fields.append([])
             fields[-1].append(piece)
             open_field = True
-    for pieces in fields:
-        variables.count(pieces)
-    return [tuple(pieces) for pieces in fields]
+    return [tuple(field) for field in fields]
 
 
 def _in_fields(word: Word, variables: Variables) -> Iterator[tuple[Piece | None, bool]]:

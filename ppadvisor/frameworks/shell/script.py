@@ -13,7 +13,17 @@ from dataclasses import dataclass, field
 from ppadvisor.errors import InputError
 from ppadvisor.frameworks.shell.blocks import Blocks
 from ppadvisor.frameworks.shell.conditions import Truth, both, negated, test
-from ppadvisor.frameworks.shell.expand import NOT_SET, Field, Piece, Pieces, Variables, as_field, as_fields, as_scalar
+from ppadvisor.frameworks.shell.expand import (
+    NOT_SET,
+    Field,
+    Piece,
+    Pieces,
+    Variables,
+    as_field,
+    as_fields,
+    as_scalar,
+    split_again,
+)
 from ppadvisor.frameworks.shell.lexer import tokenize
 from ppadvisor.frameworks.shell.tokens import ArrayToken, Operator, Text, Token, Word, WordToken
 
@@ -53,7 +63,7 @@ class Script:
 
     def text_of(self, name: str) -> list[Field]:
         """A variable as the words it makes where it stands without quotes."""
-        return [field for element in self.variables.values.get(name, ()) for field in _resplit(element)]
+        return [field for element in self.variables.values.get(name, ()) for field in split_again(element)]
 
 
 Statement = tuple[list[Token], str]
@@ -210,12 +220,3 @@ class _Reader:
     def _unknown(self, name: str, line: int, why: str) -> None:
         reason = f"${name} is {why} (line {line})"
         self.variables.values[name] = ((Piece("", line, reason),),)
-
-
-def _resplit(element: Pieces) -> list[Field]:
-    """The fields of a value where it stands without quotes."""
-    return [
-        Field(text, piece.line + piece.text.count("\n", 0, at), piece.unknown)
-        for piece in element
-        for at, text in ([(0, "")] if piece.unknown else [(m.start(), m[0]) for m in re.finditer(r"\S+", piece.text)])
-    ]

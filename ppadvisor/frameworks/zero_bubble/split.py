@@ -18,13 +18,19 @@ CHUNK = "--num-layers-per-virtual-pipeline-stage"
 
 def splits(model: ModelSpec, pipeline_parallel: int, virtual_stages: int) -> tuple[Split, ...]:
     """The one split that it builds; none where a rank's layers are no multiple of v or a stage would be empty."""
-    per_rank = -(-model.num_layers // pipeline_parallel)
+    built = padded_split(model.num_layers, pipeline_parallel, virtual_stages)
+    return () if built is None else (built,)
+
+
+def padded_split(num_layers: int, pipeline_parallel: int, virtual_stages: int) -> Split | None:
+    """Layers of each stage in model order; None where there is no such split."""
+    per_rank = -(-num_layers // pipeline_parallel)
     if per_rank % virtual_stages:
-        return ()
+        return None
     sizes = [per_rank // virtual_stages] * (pipeline_parallel * virtual_stages)
-    for stage in range(-1, per_rank * pipeline_parallel - model.num_layers - 1):
+    for stage in range(-1, per_rank * pipeline_parallel - num_layers - 1):
         sizes[stage] -= 1
-    return (tuple(sizes),) if min(sizes) >= 1 else ()
+    return tuple(sizes) if min(sizes) >= 1 else None
 
 
 def split_settings(_: ModelSpec, plan: PlanSpec) -> dict[str, str]:
