@@ -50,6 +50,8 @@ def command(context: click.Context, /, file: str, framework: str | None, format:
     )
     if written.unsaid:
         note(f"not said, {problem.framework} has no option for it: {'; '.join(written.unsaid)}")
+    for line in written.beside:
+        note(line)
     write(written.text, output)
     return EXIT_OK
 

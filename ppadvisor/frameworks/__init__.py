@@ -31,12 +31,18 @@ class Read(NamedTuple):
 
 
 READERS: dict[str, Read] = {
+    "torchtitan": Read("ppadvisor.frameworks.torchtitan.config", "TOML of torchtitan"),
+    "deepspeed": Read("ppadvisor.frameworks.deepspeed.config", "JSON of DeepSpeed"),
     "megatron": Read("ppadvisor.frameworks.megatron.config", "a shell script or YAML with options of Megatron-LM"),
 }
 """Frameworks whose configuration files are read, in the order in which they are asked whether a file is theirs: last
 stands Megatron-LM, whose names of options others use too."""
-WRITERS: dict[str, str] = {"megatron": "ppadvisor.frameworks.megatron.launch"}
-"""Frameworks whose launch scripts are written: each module offers `launch(model, training, plan, cluster)`."""
+WRITERS: dict[str, str] = {
+    "megatron": "ppadvisor.frameworks.megatron.launch",
+    "torchtitan": "ppadvisor.frameworks.torchtitan.launch",
+    "deepspeed": "ppadvisor.frameworks.deepspeed.launch",
+}
+"""Frameworks whose configurations are written: each module offers `launch(model, training, plan, cluster)`."""
 LOGS: tuple[str, ...] = ("megatron", "torchtitan", "deepspeed")
 """Frameworks whose logs are read. First come those that may stand around another's: Megatron's lines are whole where
 DeepSpeed's stand between them."""

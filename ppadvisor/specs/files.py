@@ -18,6 +18,8 @@ MAX_FILE_BYTES = 10_000_000
 
 MAX_BRACKETS = 200
 """Of YAML, open at a time."""
+_DOTTED = re.compile(r"""^[ \t[]*(?:(?:[\w-]+|"[^"\n]*"|'[^'\n]*')[ \t]*\.[ \t]*){100}""", re.MULTILINE)
+"""A name of TOML with more parts than any has."""
 
 
 def read_text(path: Path, max_bytes: int = MAX_FILE_BYTES) -> str:
@@ -48,19 +50,25 @@ def read_mapping(path: Path, suffix: str | None = None, max_bytes: int = MAX_FIL
     suffix = suffix or (suffix_of(read_text(path, max_bytes)) if is_pipe(path) else path.suffix.lower())
     if suffix not in _PARSERS:
         raise InputError(f"{path}: unknown kind of file {suffix or '(no suffix)'!r}; allowed: {', '.join(_PARSERS)}")
-    text = read_text(path, max_bytes)
+    return parse_mapping(read_text(path, max_bytes), suffix, str(path))
+
+
+def parse_mapping(text: str, suffix: str, where: str) -> dict[str, Any]:
+    """The mapping of a text of this kind; `where` is its name in messages."""
     try:
         data = _PARSERS[suffix](text)
     except json.JSONDecodeError as error:
-        raise InputError(f"{path}: not valid JSON, line {error.lineno} column {error.colno}: {error.msg}") from None
+        raise InputError(f"{where}: not valid JSON, line {error.lineno} column {error.colno}: {error.msg}") from None
     except tomllib.TOMLDecodeError as error:
-        raise InputError(f"{path}: not valid TOML: {error}") from None
+        raise InputError(f"{where}: not valid TOML: {error}") from None
     except RecursionError:
-        raise InputError(f"{path}: nested too deeply") from None
+        raise InputError(f"{where}: nested too deeply") from None
     except ValueError as error:
-        raise InputError(f"{path}: {error}") from None
+        # Python's own words name a switch of its interpreter
+        text = "a number has too many digits" if "integer string conversion" in str(error) else str(error)
+        raise InputError(f"{where}: {text}") from None
     if not isinstance(data, dict):
-        raise InputError(f"{path}: the top level is a {type(data).__name__}, needs a mapping of names to values")
+        raise InputError(f"{where}: the top level is a {type(data).__name__}, needs a mapping of names to values")
     return data
 
 
@@ -97,6 +105,13 @@ def _once_each(pairs: list[tuple[str, object]]) -> dict[str, object]:
 
 def _refuse_constant(name: str) -> float:
     raise ValueError(f"{name} is not a number that a size can have")
+
+
+def _load_toml(text: str) -> object:
+    # the parser's time grows with the square of the parts of a dotted name
+    if _DOTTED.search(text):
+        raise ValueError("nested too deeply")
+    return tomllib.loads(text)
 
 
 def _load_yaml(text: str) -> object:
@@ -141,7 +156,7 @@ def _check_yaml_keys(node: Any) -> None:
 
 _PARSERS: dict[str, Callable[[str], object]] = {
     ".json": _load_json,
-    ".toml": tomllib.loads,
+    ".toml": _load_toml,
     ".yaml": _load_yaml,
     ".yml": _load_yaml,
 }

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 from ppadvisor.frameworks.configuration import Configuration
 from ppadvisor.frameworks.megatron.launch_model import feed_forward_bias, shared_width
+from ppadvisor.frameworks.read_back import differences, training_values
+from ppadvisor.frameworks.read_back import plan_values as plan_values
 from ppadvisor.specs.model import ModelSpec
 from ppadvisor.specs.plan import PlanSpec
 from ppadvisor.specs.training import TrainingSpec
 
+TRAINER = "Megatron"
 NAMES = ("name", "source", "declared_parameters")
-NOT_OPTIONS = ("framework", "stack")
-"""Of a training run, what is no option of the trainer."""
 
 
 def unsaid(model: ModelSpec, training: TrainingSpec, plan: PlanSpec, read: Configuration) -> Iterator[str]:
@@ -21,15 +22,10 @@ def unsaid(model: ModelSpec, training: TrainingSpec, plan: PlanSpec, read: Confi
     if read.model is None or read.training is None or read.plan is None:
         yield "the whole: no model, training run or plan follows from the options"
         return
-    yield from _differences(model_values(model), model_values(read.model))
-    yield from _differences(training_values(training, plan), training_values(read.training, plan))
-    yield from _differences(plan_values(plan), plan_values(read.plan))
-
-
-def _differences(wanted: Mapping[str, Any], read: Mapping[str, Any]) -> Iterator[str]:
-    for name, value in wanted.items():
-        if read.get(name) != value:
-            yield f"{name} = {value}; Megatron takes {read.get(name)}"
+    wanted, found = (training_values(one, plan, loss="native") for one in (training, read.training))
+    yield from differences(model_values(model), model_values(read.model), TRAINER)
+    yield from differences(wanted, found, TRAINER)
+    yield from differences(plan_values(plan), plan_values(read.plan), TRAINER)
 
 
 def model_values(model: ModelSpec) -> dict[str, Any]:
@@ -50,22 +46,4 @@ def model_values(model: ModelSpec) -> dict[str, Any]:
         values |= {f"moe.{name}": value for name, value in experts.items()}
         values["moe.shared_width"] = shared_width(model.moe)
         values["moe.layers"] = tuple(layer for layer in layers if model.is_moe_layer(layer))
-    return values
-
-
-def training_values(training: TrainingSpec, plan: PlanSpec) -> dict[str, Any]:
-    """What a run costs by, with Megatron's defaults where it is silent."""
-    values = training.model_dump(exclude=set(NOT_OPTIONS))
-    values["gradient_precision"] = training.gradient_precision or "fp32"
-    values["sequence_parallel"] = training.sequence_parallel and plan.tensor_parallel > 1
-    # Megatron's adam decays weights as adamw does
-    values["optimizer"] = "adam" if training.optimizer == "adamw" else training.optimizer
-    values["loss"] = training.loss or "native"
-    return values
-
-
-def plan_values(plan: PlanSpec) -> dict[str, Any]:
-    """All of a plan; naive is 1F1B with one micro-batch (schedules.py:2277)."""
-    values = plan.model_dump()
-    values["schedule"] = "1f1b" if plan.schedule == "naive" else plan.schedule
     return values
