@@ -12,10 +12,10 @@ import click
 from ppadvisor.cli.answer import answer_options, read_assumptions
 from ppadvisor.cli.chosen import given_parameters, naming, note, plan_of_file
 from ppadvisor.cli.options import OneOf, Quantity
-from ppadvisor.cli.request import CLUSTER_INPUTS
+from ppadvisor.cli.request import CLUSTER_INPUTS, COUNT, Input
 from ppadvisor.errors import InputError, RefusedError
 from ppadvisor.frameworks import READERS
-from ppadvisor.units import parse_count
+from ppadvisor.units import parse_count, parse_sequence_length
 
 if TYPE_CHECKING:
     from ppadvisor.frameworks.configuration import Configuration, Given
@@ -25,6 +25,20 @@ CommandT = TypeVar("CommandT", bound=Callable[..., Any])
 
 HF_MODEL = re.compile(r'"(model_type|architectures)"\s*:')
 """Keys of a config.json of Hugging Face, which no trainer's JSON has."""
+SEQUENCE = Quantity("tokens", parse_sequence_length)
+PROGRAM_INPUTS = (
+    Input("--pp", COUNT, "Pipeline stages p (DeepSpeed).", "pipeline_parallel"),
+    Input("--tp", COUNT, "Tensor parallel t (DeepSpeed).", "tensor_parallel"),
+    Input("--ep", COUNT, "Expert parallel e (DeepSpeed).", "expert_parallel"),
+    Input("--recompute", click.STRING, "What the program recomputes (DeepSpeed).", "recompute"),
+    Input("--seq-len", SEQUENCE, "Tokens of a sequence (DeepSpeed).", "sequence_length"),
+    Input("--partition", click.STRING, "PipelineModule's partition_method (DeepSpeed).", "partition_method"),
+)
+"""What a file leaves to the program that reads it, and the field of `Given` that it fills."""
+GIVEN_BY = {"vocab_size": "--vocab", "variables": "--define", "model": "--model"} | {
+    entry.pin: entry.flag for entry in PROGRAM_INPUTS
+}
+"""Field of `Given` -> the option that fills it."""
 NEWER_THAN_HOPPER = re.compile(r"\bG?B[23]00\b")
 
 
@@ -33,6 +47,7 @@ def configuration_options(command: CommandT) -> CommandT:
     options = (
         *(click.option(entry.flag, entry.name, type=entry.type, help=entry.help) for entry in CLUSTER_INPUTS),
         click.option("--model", metavar="MODEL", help="Preset or config.json, where the file leaves the model open."),
+        *(click.option(entry.flag, entry.name, type=entry.type, help=entry.help) for entry in PROGRAM_INPUTS),
         click.option("--vocab", type=Quantity("count", parse_count), help="Vocabulary, where the file has none."),
         click.option(
             "--define",
@@ -139,7 +154,12 @@ def _read(path: Path, framework: str | None, given: Given, named_as: Path | None
             "beside a configuration that leaves its model to a recipe"
         )
     name = named_as if named_as is not None and is_pipe(path) and not is_pipe(named_as) else path
-    return frameworks.reader(framework or frameworks.recognised(name, text)).read(path, given)
+    chosen = framework or frameworks.recognised(name, text)
+    reader = frameworks.reader(chosen)
+    for field, flag in GIVEN_BY.items():
+        if getattr(given, field) and field not in reader.TAKES:
+            raise InputError(f"{flag} has no effect on a file of {chosen}")
+    return reader.read(path, given)
 
 
 def _given(values: Mapping[str, Any], gpu: str) -> Given:
@@ -152,6 +172,7 @@ def _given(values: Mapping[str, Any], gpu: str) -> Given:
         variables=_defined(values["define"]),
         model=None if values["model"] is None else load_model(values["model"]),
         one_connection=not NEWER_THAN_HOPPER.search(gpu),
+        **{entry.pin: values[entry.name] for entry in PROGRAM_INPUTS},
     )
 
 

@@ -51,6 +51,8 @@ def command(context: click.Context, /, file: str, framework: str | None, format:
     )
     if written.unsaid:
         note(f"not said, {form} has no option for it: {'; '.join(written.unsaid)}")
+    for line in written.beside:
+        note(line)
     write(written.text, output)
     return EXIT_OK
 

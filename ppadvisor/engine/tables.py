@@ -32,21 +32,12 @@ def plan_of(plans: PlanTable, row: int) -> PlanSpec:
         **sizes,
         **recomputation,
         schedule=schedule,
-        microbatch_group_size=_group_size(schedule, sizes),
+        microbatch_group_size=schedules.microbatch_group(
+            schedule, sizes["pipeline_parallel"], sizes["num_microbatches"], sizes["virtual_stages"]
+        ),
         layers_per_stage=layers_of_ranks(schedule, split, sizes["virtual_stages"]),
         layers_per_chunk=split,
     )
-
-
-def _group_size(schedule: str, sizes: dict[str, int]) -> int | None:
-    """N of an interleaved schedule where it is not p: p does not divide m, or the schedule takes smaller groups."""
-    symbols = schedules.get(schedule).formula_symbols
-    p = sizes["pipeline_parallel"]
-    of_size = (p, sizes["num_microbatches"], sizes["virtual_stages"])
-    if symbols is None or schedules.get(schedule).problem(*of_size) is not None:
-        return None
-    group = symbols(*of_size).get("N", p)
-    return int(group) if group != p else None
 
 
 def table_of(plan: PlanSpec) -> PlanTable:

@@ -34,6 +34,8 @@ READERS: dict[str, Read] = {
     "megatron-bridge": Read("ppadvisor.frameworks.megatron_bridge.config", "YAML or overrides of Megatron-Bridge"),
     "nemo": Read("ppadvisor.frameworks.nemo.config", "YAML of NeMo 1"),
     "zero-bubble": Read("ppadvisor.frameworks.zero_bubble.config", "a script of the zero-bubble fork"),
+    "torchtitan": Read("ppadvisor.frameworks.torchtitan.config", "TOML of torchtitan"),
+    "deepspeed": Read("ppadvisor.frameworks.deepspeed.config", "JSON of DeepSpeed"),
     "megatron": Read("ppadvisor.frameworks.megatron.config", "a shell script or YAML with options of Megatron-LM"),
 }
 """Frameworks whose configuration files are read, in the order in which they are asked whether a file is theirs: last
@@ -42,8 +44,10 @@ WRITERS: dict[str, str] = {
     "megatron": "ppadvisor.frameworks.megatron.launch",
     "megatron-bridge": "ppadvisor.frameworks.megatron_bridge.launch",
     "zero-bubble": "ppadvisor.frameworks.zero_bubble.launch",
+    "torchtitan": "ppadvisor.frameworks.torchtitan.launch",
+    "deepspeed": "ppadvisor.frameworks.deepspeed.launch",
 }
-"""Frameworks whose launch scripts are written: each module offers `launch(model, training, plan, cluster)`."""
+"""Frameworks whose configurations are written: each module offers `launch(model, training, plan, cluster)`."""
 TRAINS_AS: dict[str, str] = {"megatron-bridge": "megatron", "nemo": "megatron"}
 """Forms of configurations that have no memory and schedules of their own -> the framework whose these are."""
 LOGS: tuple[str, ...] = ("megatron", "torchtitan", "deepspeed")

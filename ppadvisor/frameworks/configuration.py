@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
@@ -24,7 +24,14 @@ class Given:
     one_connection: bool = True
     """Whether the GPUs need CUDA_DEVICE_MAX_CONNECTIONS=1, as all up to Hopper do."""
     model: ModelSpec | None = None
-    """Where the file leaves the model to something that is not read."""
+    """Where the file leaves it to something that is not read, as what follows."""
+    pipeline_parallel: int | None = None
+    tensor_parallel: int | None = None
+    expert_parallel: int | None = None
+    recompute: str | None = None
+    sequence_length: int | None = None
+    partition_method: str | None = None
+    """DeepSpeed's: which layers count when they are divided over the stages."""
 
 
 class Outcome(Enum):
@@ -71,6 +78,8 @@ class Launch:
     text: str
     unsaid: tuple[str, ...]
     """Values that the trainer has no option for, each with what it takes instead."""
+    beside: tuple[str, ...] = ()
+    """What the user has to say elsewhere than in the text, a line each."""
 
 
 @dataclass(frozen=True)
@@ -106,6 +115,10 @@ class Configuration:
     """All that the file says, modelled or not, by the trainer's own names."""
     names: Mapping[str, str] = field(default_factory=dict)
     """Option of the trainer -> what this form of its configuration calls it, where that is another name."""
+    fixed: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """Field of the plan -> its only values, where the trainer bars others for this model whatever the options."""
+    settings: Callable[[ModelSpec, PlanSpec], dict[str, str]] | None = None
+    """Options that build a plan's stages in files of this form; None: the framework's own."""
 
     @property
     def accepted(self) -> bool:
@@ -118,8 +131,15 @@ class Configuration:
         return not self.broken
 
 
+OF_A_SCRIPT = ("num_gpus", "vocab_size", "variables")
+"""What may be said beside the options of Megatron-LM."""
+
+
 class Reader(Protocol):
     """What a module of `READERS` offers."""
+
+    TAKES: tuple[str, ...]
+    """Fields of `Given` that have an effect on it."""
 
     def recognises(self, path: Path, text: str) -> bool:
         """Whether a file is one of this trainer's, by its name and text; never an error. A pipe's name says nothing."""

@@ -46,3 +46,12 @@ def get(schedule_id: str) -> Schedule:
         raise unknown_name("schedule", schedule_id, SCHEDULES)
     module = importlib.import_module(f"{__name__}.{SCHEDULES[schedule_id]}")
     return cast("Schedule", module.SCHEDULE)
+
+
+def microbatch_group(schedule_id: str, p: int, m: int, v: int) -> int | None:
+    """N of an interleaved schedule where it is not p: p does not divide m, or the schedule takes smaller groups."""
+    schedule = get(schedule_id)
+    if schedule.formula_symbols is None or schedule.problem(p, m, v) is not None:
+        return None
+    group = schedule.formula_symbols(p, m, v).get("N", p)
+    return int(group) if group != p else None

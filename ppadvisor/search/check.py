@@ -27,6 +27,7 @@ WORDS = {
     "virtual_stages": "v",
     "micro_batch_size": "b",
     "optimizer_sharding": "ZeRO",
+    "schedule": "schedule",
 }
 
 
@@ -69,7 +70,8 @@ def check(subject: Subject, *, gates: Sequence[Gate] = ()) -> CheckReport:
 def _judged(subject: Subject, problem: Problem) -> Judged:
     configuration, margin = subject.configuration, subject.margin
     estimate = estimate_of(subject, problem)
-    best = _best(problem, estimate, margin)
+    fixed = Pins().with_values(**configuration.fixed)
+    best = _best(problem, estimate, margin, fixed)
     adds = best is not None and best is not estimate and best.plan.tensor_parallel > 1
     needs = (configuration.places["sequence_parallel"][0],) if adds and not problem.training.sequence_parallel else ()
     change = None
@@ -79,12 +81,14 @@ def _judged(subject: Subject, problem: Problem) -> Judged:
 
 
 def _change(configuration: Configuration, problem: Problem, estimate: PlanEstimate, margin: float) -> PlanChange | None:
-    move = best_move(problem, estimate, margin=margin)
+    move = best_move(problem, estimate, margin=margin, fixed=tuple(configuration.fixed))
     if move is None:
         return None
-    after, places = move.estimate, [configuration.places[name] for name in move.fields]
+    after = move.estimate
+    places = [configuration.places[name] for name in move.fields if name in configuration.places]
     stages = {"layers_per_stage", "pipeline_parallel", "virtual_stages"} & {*move.fields}
-    settings = problem.framework.split_settings(problem.model, after.plan) if stages else {}
+    options_of = configuration.settings or problem.framework.split_settings
+    settings = options_of(problem.model, after.plan) if stages else {}
     return PlanChange(
         change=_in_words(estimate.plan, after.plan, move.fields),
         flags=tuple(flag for flag, _ in places),
@@ -97,10 +101,10 @@ def _change(configuration: Configuration, problem: Problem, estimate: PlanEstima
     )
 
 
-def _best(problem: Problem, estimate: PlanEstimate | None, margin: float) -> PlanEstimate | None:
+def _best(problem: Problem, estimate: PlanEstimate | None, margin: float, fixed: Pins) -> PlanEstimate | None:
     """The best plan of a search, or that of the file where the search knows no better one."""
     try:
-        found = best_estimates(rank(with_sequence_parallel(problem), Pins(), margin=margin), 1, margin=margin)
+        found = best_estimates(rank(with_sequence_parallel(problem), fixed, margin=margin), 1, margin=margin)
     except InputError:
         found = []
     best = found[0] if found else None

@@ -75,7 +75,7 @@ def judgement(subject: Subject, estimate: PlanEstimate | None) -> Judgement:
         legal=configuration.legal,
         rules=_rules(configuration),
         rules_judged=configuration.judged,
-        notices=_notices(configuration),
+        notices=(*_notices(configuration), *_why_no_estimate(subject, estimate)),
         num_gpus=configuration.num_gpus,
         model=configuration.model,
         cluster=subject.cluster,
@@ -97,3 +97,14 @@ def _rules(configuration: Configuration) -> tuple[BrokenRule, ...]:
 
 def _notices(configuration: Configuration) -> tuple[Notice, ...]:
     return tuple(Notice.model_validate({**vars(one), "file": configuration.file}) for one in configuration.remarks)
+
+
+def _why_no_estimate(subject: Subject, estimate: PlanEstimate | None) -> tuple[Notice, ...]:
+    """What keeps the formulas from a plan that breaks no rule of its trainer."""
+    configuration = subject.configuration
+    plan, problem = configuration.plan, subject.problem()
+    if problem is None or plan is None or estimate is not None or not configuration.legal:
+        return ()
+    barred = legal_plans(problem, table_of(plan))[2]
+    text = f"{barred[0].message}: nothing is estimated" if barred else "nothing is estimated"
+    return (Notice(kind="not_modelled", message=text, flags=(), file=configuration.file, line=None),)

@@ -55,6 +55,8 @@ def pins_of(plan: PlanSpec) -> Pins:
 def changed_fields(before: PlanSpec, after: PlanSpec) -> tuple[str, ...]:
     """What an option has to say anew; other layers on the same stages count as one."""
     found = [name for name in FIELDS if getattr(before, name) != getattr(after, name)]
+    if _orders_differ(before, after):
+        found.append("schedule")
     if before.recomputation != after.recomputation:
         found.append("recompute")
     same_stages = len(before.layers_per_chunk) == len(after.layers_per_chunk)
@@ -63,9 +65,19 @@ def changed_fields(before: PlanSpec, after: PlanSpec) -> tuple[str, ...]:
     return tuple(found)
 
 
-def best_move(problem: Problem, current: PlanEstimate, *, margin: float) -> Moved | None:
-    """The move that saves most time per option changed; where the plan does not fit, the fastest that does."""
-    moves = [move for move in _moves(problem, current.plan, margin) if move.fields]
+def _orders_differ(before: PlanSpec, after: PlanSpec) -> bool:
+    """Whether an option has to name another schedule: other p and v say it themselves, and naive is 1F1B's m = 1."""
+    same = (before.pipeline_parallel, before.virtual_stages) == (after.pipeline_parallel, after.virtual_stages)
+    names = {before.schedule, after.schedule}
+    return same and len(names) == 2 and "naive" not in names
+
+
+def best_move(problem: Problem, current: PlanEstimate, *, margin: float, fixed: tuple[str, ...] = ()) -> Moved | None:
+    """The move that saves most time per option changed; where the plan does not fit, the fastest that does.
+
+    What is `fixed` stays as it is.
+    """
+    moves = [move for move in _moves(problem, current.plan, margin, fixed) if move.fields]
     if not current.memory.fits:
         return min(moves, key=lambda move: (len(move.fields), move.estimate.time.step_time_s), default=None)
     step = current.time.step_time_s
@@ -78,7 +90,7 @@ def with_sequence_parallel(problem: Problem) -> Problem:
     return replace(problem, training=problem.training.model_copy(update={"sequence_parallel": True}))
 
 
-def _moves(problem: Problem, plan: PlanSpec, margin: float) -> list[Moved]:
+def _moves(problem: Problem, plan: PlanSpec, margin: float, fixed: tuple[str, ...]) -> list[Moved]:
     found = []
     if plan.tensor_parallel > 1 and not problem.training.sequence_parallel:
         divided = estimate_fitting(with_sequence_parallel(problem), plan, margin=margin)
@@ -88,7 +100,7 @@ def _moves(problem: Problem, plan: PlanSpec, margin: float) -> list[Moved]:
         found.append(Moved(other_split, changed_fields(plan, other_split.plan)))
     pins = pins_of(plan)
     for lever in LEVERS:
-        estimate = _best(problem, pins.without(*lever), margin)
+        estimate = _best(problem, pins.without(*(name for name in lever if name not in fixed)), margin)
         if estimate is not None:
             found.append(Moved(estimate, changed_fields(plan, estimate.plan)))
     return found

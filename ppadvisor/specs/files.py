@@ -19,6 +19,8 @@ MAX_FILE_BYTES = 10_000_000
 
 MAX_BRACKETS = 200
 """Of YAML, open at a time."""
+_DOTTED = re.compile(r"""^[ \t[]*(?:(?:[\w-]+|"[^"\n]*"|'[^'\n]*')[ \t]*\.[ \t]*){100}""", re.MULTILINE)
+"""A name of TOML with more parts than any has."""
 
 YAML_TAG = re.compile(r"tag:yaml\.org,2002:(map|seq|str|int|float|bool|null|timestamp|value|merge)")
 """YAML's own kinds of plain values."""
@@ -52,19 +54,25 @@ def read_mapping(path: Path, suffix: str | None = None, max_bytes: int = MAX_FIL
     suffix = suffix or (suffix_of(read_text(path, max_bytes)) if is_pipe(path) else path.suffix.lower())
     if suffix not in _PARSERS:
         raise InputError(f"{path}: unknown kind of file {suffix or '(no suffix)'!r}; allowed: {', '.join(_PARSERS)}")
-    text = read_text(path, max_bytes)
+    return parse_mapping(read_text(path, max_bytes), suffix, str(path))
+
+
+def parse_mapping(text: str, suffix: str, where: str) -> dict[str, Any]:
+    """The mapping of a text of this kind; `where` is its name in messages."""
     try:
         data = _PARSERS[suffix](text)
     except json.JSONDecodeError as error:
-        raise InputError(f"{path}: not valid JSON, line {error.lineno} column {error.colno}: {error.msg}") from None
+        raise InputError(f"{where}: not valid JSON, line {error.lineno} column {error.colno}: {error.msg}") from None
     except tomllib.TOMLDecodeError as error:
-        raise InputError(f"{path}: not valid TOML: {error}") from None
+        raise InputError(f"{where}: not valid TOML: {error}") from None
     except RecursionError:
-        raise InputError(f"{path}: nested too deeply") from None
+        raise InputError(f"{where}: nested too deeply") from None
     except ValueError as error:
-        raise InputError(f"{path}: {error}") from None
+        # Python's own words name a switch of its interpreter
+        text = "a number has too many digits" if "integer string conversion" in str(error) else str(error)
+        raise InputError(f"{where}: {text}") from None
     if not isinstance(data, dict):
-        raise InputError(f"{path}: the top level is a {type(data).__name__}, needs a mapping of names to values")
+        raise InputError(f"{where}: the top level is a {type(data).__name__}, needs a mapping of names to values")
     return data
 
 
@@ -144,6 +152,13 @@ def _refuse_constant(name: str) -> float:
     raise ValueError(f"{name} is not a number that a size can have")
 
 
+def _load_toml(text: str) -> object:
+    # the parser's time grows with the square of the parts of a dotted name
+    if _DOTTED.search(text):
+        raise ValueError("nested too deeply")
+    return tomllib.loads(text)
+
+
 def _load_yaml(text: str) -> object:
     import yaml  # only the few users of YAML job files pay for its import
 
@@ -199,7 +214,7 @@ def _check_yaml_keys(root: Any) -> None:
 
 _PARSERS: dict[str, Callable[[str], object]] = {
     ".json": _load_json,
-    ".toml": tomllib.loads,
+    ".toml": _load_toml,
     ".yaml": _load_yaml,
     ".yml": _load_yaml,
 }

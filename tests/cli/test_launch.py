@@ -68,10 +68,10 @@ def test_a_schedule_of_others(cli: Cli, tmp_path: Path, schedule: str) -> None:
 
 def test_another_trainers_plan(cli: Cli, tmp_path: Path) -> None:
     """Of another trainer only where that is asked for; what Megatron lacks stays refused."""
-    path = saved(cli, tmp_path, "--framework", "torchtitan", "--pp", "2", "--schedule", "1f1b")
+    path = saved(cli, tmp_path, "--framework", "generic", "--pp", "2", "--schedule", "1f1b", "--zero", "2")
     refused = cli("launch", str(path))
     assert (refused.exit_code, refused.stdout) == (2, "")
-    assert "the plan is for torchtitan" in refused.stderr
+    assert "the plan is for generic" in refused.stderr
     sharded = cli("launch", str(path), "--framework", "megatron")
     assert (sharded.exit_code, sharded.stdout) == (3, "")
     assert "megatron has no ZeRO 2; allowed: 0, 1" in sharded.stderr

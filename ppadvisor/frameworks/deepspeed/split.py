@@ -24,11 +24,16 @@ def splits(model: ModelSpec, pipeline_parallel: int, virtual_stages: int) -> tup
     """What it can build: as even as it goes, with embedding, head, both or neither counted as a layer."""
     if virtual_stages > 1:
         return ()
-    made = (_split(model.num_layers, pipeline_parallel, *counted) for counted in METHODS)
+    made = (split_of(model.num_layers, pipeline_parallel, *counted) for counted in METHODS)
     return tuple(dict.fromkeys(split for split in made if min(split) >= 1))
 
 
-def _split(num_layers: int, stages: int, embedding: int, head: int) -> Split:
+def split_of(num_layers: int, stages: int, embedding: int, head: int) -> Split:
+    """Layers of each stage where embedding and head count as so many.
+
+    >>> split_of(24, 4, 1, 0)
+    (6, 6, 6, 6)
+    """
     base, more = divmod(num_layers + embedding + head, stages)
     sizes = [base + (stage < more) for stage in range(stages)]
     sizes[0] -= embedding
@@ -39,6 +44,6 @@ def _split(num_layers: int, stages: int, embedding: int, head: int) -> Split:
 def split_settings(model: ModelSpec, plan: PlanSpec) -> dict[str, str]:
     """The `partition_method` of a plan's split."""
     p, split = plan.pipeline_parallel, plan.layers_per_chunk
-    fitting = (counted for counted in METHODS if _split(model.num_layers, p, *counted) == split)
+    fitting = (counted for counted in METHODS if split_of(model.num_layers, p, *counted) == split)
     counted = next(fitting, None)
     return {} if p == 1 or counted is None else {"partition_method": METHODS[counted]}

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ppadvisor.errors import InputError
-from ppadvisor.frameworks.configuration import Broken, Configuration, Given, Remark
+from ppadvisor.frameworks.configuration import OF_A_SCRIPT, Broken, Configuration, Given, Remark
 from ppadvisor.frameworks.megatron.accepted import RULES, broken_rules
 from ppadvisor.frameworks.megatron.arguments import Arguments, parse
 from ppadvisor.frameworks.megatron.call import training_call
@@ -23,6 +23,8 @@ from ppadvisor.frameworks.megatron.yaml_file import read_yaml
 from ppadvisor.frameworks.shell import Field, Note, read_script
 from ppadvisor.specs.files import read_text
 from ppadvisor.specs.model import ModelSpec
+
+TAKES = (*OF_A_SCRIPT, "model")
 
 MAX_SCRIPT_BYTES = 300_000
 """A launch script has a few thousand bytes."""

@@ -7,13 +7,13 @@ from typing import Any
 
 from ppadvisor.frameworks.configuration import Configuration
 from ppadvisor.frameworks.megatron.launch_model import feed_forward_bias, shared_width
+from ppadvisor.frameworks.read_back import differences, training_values
+from ppadvisor.frameworks.read_back import plan_values as plan_values
 from ppadvisor.specs.model import ModelSpec
 from ppadvisor.specs.plan import PlanSpec
 from ppadvisor.specs.training import TrainingSpec
 
 NAMES = ("name", "source", "declared_parameters")
-NOT_OPTIONS = ("framework", "stack")
-"""Of a training run, what is no option of the trainer."""
 
 
 def unsaid(
@@ -23,15 +23,10 @@ def unsaid(
     if read.model is None or read.training is None or read.plan is None:
         yield "the whole: no model, training run or plan follows from the options"
         return
-    pairs = (
-        (model_values(model), model_values(read.model)),
-        (training_values(training, plan), training_values(read.training, plan)),
-        (plan_values(plan), plan_values(read.plan)),
-    )
-    for wanted, taken in pairs:
-        for name, value in wanted.items():
-            if taken.get(name) != value:
-                yield f"{name} = {value}; {trainer} takes {taken.get(name)}"
+    wanted, found = (training_values(one, plan, loss="native") for one in (training, read.training))
+    yield from differences(model_values(model), model_values(read.model), trainer)
+    yield from differences(wanted, found, trainer)
+    yield from differences(plan_values(plan), plan_values(read.plan), trainer)
 
 
 def model_values(model: ModelSpec) -> dict[str, Any]:
@@ -52,22 +47,4 @@ def model_values(model: ModelSpec) -> dict[str, Any]:
         values |= {f"moe.{name}": value for name, value in experts.items()}
         values["moe.shared_width"] = shared_width(model.moe)
         values["moe.layers"] = tuple(layer for layer in layers if model.is_moe_layer(layer))
-    return values
-
-
-def training_values(training: TrainingSpec, plan: PlanSpec) -> dict[str, Any]:
-    """What a run costs by, with Megatron's defaults where it is silent."""
-    values = training.model_dump(exclude=set(NOT_OPTIONS))
-    values["gradient_precision"] = training.gradient_precision or "fp32"
-    values["sequence_parallel"] = training.sequence_parallel and plan.tensor_parallel > 1
-    # Megatron's adam decays weights as adamw does
-    values["optimizer"] = "adam" if training.optimizer == "adamw" else training.optimizer
-    values["loss"] = training.loss or "native"
-    return values
-
-
-def plan_values(plan: PlanSpec) -> dict[str, Any]:
-    """All of a plan; naive is 1F1B with one micro-batch (schedules.py:2277)."""
-    values = plan.model_dump()
-    values["schedule"] = "1f1b" if plan.schedule == "naive" else plan.schedule
     return values

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ppadvisor.errors import InputError
-from ppadvisor.frameworks.configuration import Configuration, Given, Remark
+from ppadvisor.frameworks.configuration import OF_A_SCRIPT, Configuration, Given, Remark
 from ppadvisor.frameworks.megatron.config import configuration
 from ppadvisor.frameworks.megatron.translated import COMMAND_LINE_RULES, in_names_of, renamed
 from ppadvisor.frameworks.megatron_bridge import VERSION as VERSION
@@ -20,6 +20,7 @@ from ppadvisor.frameworks.omegaconf import Document, Entry, known
 from ppadvisor.specs.load import model_of_hf
 
 FRAMEWORK = "megatron-bridge"
+TAKES = (*OF_A_SCRIPT, "model")
 CONNECTION = "CUDA_DEVICE_MAX_CONNECTIONS"
 
 NEEDED = {

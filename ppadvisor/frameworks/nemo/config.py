@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ppadvisor.errors import InputError
-from ppadvisor.frameworks.configuration import Broken, Configuration, Given, Outcome, Remark
+from ppadvisor.frameworks.configuration import OF_A_SCRIPT, Broken, Configuration, Given, Outcome, Remark
 from ppadvisor.frameworks.megatron.config import configuration
 from ppadvisor.frameworks.megatron.translated import COMMAND_LINE_RULES, Words, in_names_of, renamed
 from ppadvisor.frameworks.nemo import VERSION as VERSION
@@ -30,6 +30,7 @@ from ppadvisor.frameworks.omegaconf import Document, Entry, read_document
 from ppadvisor.frameworks.shell import Field
 
 FRAMEWORK = "nemo"
+TAKES = (*OF_A_SCRIPT, "model")
 CONNECTION = "CUDA_DEVICE_MAX_CONNECTIONS"
 RULES = ("o2_for_virtual_stages", "o2_for_experts", "o2_for_fp16", "optimizer_for_experts")
 GPUS = ("trainer.num_nodes", "trainer.devices")

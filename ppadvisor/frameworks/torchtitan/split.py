@@ -57,8 +57,8 @@ def own_split(num_layers: int, num_stages: int, embedding: int, head: int) -> Sp
     return tuple(sizes)
 
 
-def stage_modules(split: Split) -> list[list[str]]:
-    """The names of the modules of each stage, in model order.
+def stage_modules(split: Split, head: str = "lm_head") -> list[list[str]]:
+    """The names of the modules of each stage, in model order; the head's was `output` while TOML was read.
 
     >>> stage_modules((1, 1))
     [['tok_embeddings', 'layers.0'], ['layers.1', 'norm', 'lm_head']]
@@ -66,5 +66,5 @@ def stage_modules(split: Split) -> list[list[str]]:
     starts = [sum(split[:stage]) for stage in range(len(split))]
     stages = [[f"layers.{start + i}" for i in range(size)] for start, size in zip(starts, split, strict=True)]
     stages[0].insert(0, "tok_embeddings")
-    stages[-1] += ["norm", "lm_head"]
+    stages[-1] += ["norm", head]
     return stages

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ppadvisor.errors import InputError
-from ppadvisor.frameworks.configuration import Configuration, Given, Remark
+from ppadvisor.frameworks.configuration import OF_A_SCRIPT, Configuration, Given, Remark
 from ppadvisor.frameworks.megatron.arguments import parse
 from ppadvisor.frameworks.megatron.call import TrainingCall, training_call
 from ppadvisor.frameworks.megatron.config import check_known
@@ -27,6 +27,7 @@ from ppadvisor.specs.training import TrainingSpec
 
 MAX_SCRIPT_BYTES = 300_000
 FRAMEWORK = "zero-bubble"
+TAKES = OF_A_SCRIPT
 ITS_OWN = re.compile(r"--(enable-zero-bubble|zero-bubble-|enable-zb-runtime|interleave-group-size|enable-1f1b-v)")
 LGD = ("layernorm", "activation", "dropout")
 """What --recompute-lgd drops."""

@@ -1,0 +1,130 @@
+"""DeepSpeed's options: which sections it reads, and what changes memory or time without standing in a formula.
+
+Source: microsoft/DeepSpeed commit 38327e07, deepspeed/runtime/config.py:802-917, constants.py; zero/config.py:86-350,
+offload_config.py; activation_checkpointing/config.py. A section of its own class refuses unknown keys; all else is
+looked up by name, and unknown keys are never seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+TOP = (
+    *("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "steps_per_print"),
+    *("optimizer", "scheduler", "fp16", "bf16", "bfloat16", "amp", "gradient_clipping", "zero_optimization"),
+    *("activation_checkpointing", "pipeline", "data_types", "communication_data_type", "prescale_gradients"),
+    *("gradient_predivide_factor", "sparse_gradients", "zero_allow_untested_optimizer", "wall_clock_breakdown"),
+    *("zero_force_ds_cpu_optimizer", "memory_breakdown", "dump_state", "disable_allgather", "flops_profiler"),
+    *("seq_parallel_communication_data_type", "checkpoint", "data_efficiency", "curriculum_learning", "autotuning"),
+    *("elasticity", "compression_training", "sparse_attention", "progressive_layer_drop", "eigenvalue", "nebula"),
+    *("tensorboard", "wandb", "csv_monitor", "comet", "comms_logger", "aio", "dataloader_drop_last", "timers"),
+    *("hybrid_engine", "weight_quantization", "tensor_parallel", "graph_harvesting", "vocabulary_size"),
+    "use_data_before_expert_parallelism",
+)
+"""Keys of the top level that something in DeepSpeed looks up."""
+
+ZERO: Mapping[str, Any] = {
+    "stage": 0,
+    "contiguous_gradients": True,
+    "reduce_scatter": True,
+    "reduce_bucket_size": 500_000_000,
+    "use_multi_rank_bucket_allreduce": True,
+    "allgather_partitions": True,
+    "allgather_bucket_size": 500_000_000,
+    "overlap_comm": None,
+    "load_from_fp32_weights": True,
+    "elastic_checkpoint": False,
+    "offload_param": None,
+    "offload_optimizer": None,
+    "sub_group_size": 1_000_000_000,
+    "cpu_offload_param": None,
+    "cpu_offload_use_pin_memory": None,
+    "cpu_offload": None,
+    "prefetch_bucket_size": 50_000_000,
+    "stage3_prefetch_bucket_size": 50_000_000,
+    "param_persistence_threshold": 100_000,
+    "stage3_param_persistence_threshold": 100_000,
+    "model_persistence_threshold": None,
+    "stage3_model_persistence_threshold": None,
+    "max_live_parameters": 1_000_000_000,
+    "stage3_max_live_parameters": 1_000_000_000,
+    "max_reuse_distance": 1_000_000_000,
+    "stage3_max_reuse_distance": 1_000_000_000,
+    "gather_16bit_weights_on_model_save": False,
+    "stage3_gather_16bit_weights_on_model_save": False,
+    "module_granularity_threshold": 0,
+    "stage3_module_granularity_threshold": 0,
+    "use_all_reduce_for_fetch_params": False,
+    "stage3_use_all_reduce_for_fetch_params": False,
+    "stage3_gather_fp16_weights_on_model_save": False,
+    "ignore_unused_parameters": True,
+    "legacy_stage1": False,
+    "round_robin_gradients": False,
+    "zero_hpz_partition_size": 1,
+    "zero_quantized_weights": False,
+    "zero_quantized_nontrainable_weights": False,
+    "zero_quantized_gradients": False,
+    "zeropp_loco_param": None,
+    "mics_shard_size": -1,
+    "mics_hierarchical_params_gather": False,
+    "memory_efficient_linear": True,
+    "pipeline_loading_checkpoint": False,
+    "override_module_apply": True,
+    "log_trace_cache_warnings": False,
+}
+"""Keys of zero_optimization -> default."""
+
+CHANGES: Mapping[str, str] = {
+    "zero_optimization.offload_param": "memory and time",
+    "zero_optimization.offload_optimizer": "memory and time",
+    "zero_optimization.cpu_offload": "memory and time",
+    "zero_optimization.cpu_offload_param": "memory and time",
+    "zero_optimization.contiguous_gradients": "memory",
+    "zero_optimization.reduce_scatter": "time",
+    "zero_optimization.reduce_bucket_size": "memory and time",
+    "zero_optimization.allgather_partitions": "time",
+    "zero_optimization.allgather_bucket_size": "memory and time",
+    "zero_optimization.overlap_comm": "memory and time",
+    "zero_optimization.sub_group_size": "memory",
+    "zero_optimization.prefetch_bucket_size": "memory and time",
+    "zero_optimization.stage3_prefetch_bucket_size": "memory and time",
+    "zero_optimization.param_persistence_threshold": "memory and time",
+    "zero_optimization.stage3_param_persistence_threshold": "memory and time",
+    "zero_optimization.stage3_max_live_parameters": "memory and time",
+    "zero_optimization.stage3_max_reuse_distance": "memory and time",
+    "zero_optimization.round_robin_gradients": "time",
+    "zero_optimization.zero_hpz_partition_size": "memory and time",
+    "zero_optimization.zero_quantized_weights": "memory and time",
+    "zero_optimization.zero_quantized_gradients": "time",
+    "zero_optimization.mics_shard_size": "memory and time",
+    "activation_checkpointing.partition_activations": "memory and time",
+    "activation_checkpointing.cpu_checkpointing": "memory and time",
+    "activation_checkpointing.contiguous_memory_optimization": "memory",
+    "pipeline.pipe_partitioned": "memory and time",
+    "pipeline.grad_partitioned": "memory and time",
+    "fp16.fp16_master_weights_and_grads": "memory",
+    "bf16.immediate_grad_update": "memory",
+    "communication_data_type": "memory and time",
+    "sparse_gradients": "memory and time",
+    "wall_clock_breakdown": "time (it waits for the GPU at each part of a step)",
+    "amp.enabled": "memory and time",
+    "flops_profiler.enabled": "time",
+    "compression_training": "memory and time",
+    "sparse_attention": "memory and time",
+    "progressive_layer_drop.enabled": "memory and time",
+    "curriculum_learning.enabled": "memory and time",
+    "data_efficiency.enabled": "memory and time",
+    "weight_quantization": "memory and time",
+    "tensor_parallel.autotp_size": "memory and time",
+    "hybrid_engine.enabled": "memory and time",
+    "graph_harvesting": "time",
+}
+"""Options that no formula knows -> what they change."""
+DEFAULTS: Mapping[str, Any] = {
+    **{f"zero_optimization.{name}": value for name, value in ZERO.items()},
+    "pipeline.pipe_partitioned": True,
+    "pipeline.grad_partitioned": True,
+    "tensor_parallel.autotp_size": 0,
+}
+"""Of those whose default is neither absent nor false."""
