@@ -267,6 +267,7 @@ class _Costs:
         grid = Stages(
             rank[None],
             np.ones((1, len(rank)), dtype=np.int64),
+            bare.chunk_count[:, rank],
             held,
             bare.chunk_embedding[:, rank],
             bare.chunk_head[:, rank],

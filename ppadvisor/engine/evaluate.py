@@ -10,9 +10,10 @@ from numpy.typing import NDArray
 from ppadvisor import schedules
 from ppadvisor.engine.communication import handoffs, tensor_parallel_bytes
 from ppadvisor.engine.flops import megatron_flops_per_token
-from ppadvisor.engine.inputs import FloatArray, PlanInputs
+from ppadvisor.engine.inputs import FloatArray, PlanInputs, layouts_of
 from ppadvisor.engine.memory import memory_table
 from ppadvisor.engine.memory_axes import MOMENTS
+from ppadvisor.engine.partition import look_sizes
 from ppadvisor.engine.pipeline import Pipeline, pipeline_of, timed_pipeline
 from ppadvisor.engine.problem import Problem
 from ppadvisor.engine.repeated import repeated_flops_per_token
@@ -51,13 +52,12 @@ def verdict_of(peak: FloatArray, conservative: FloatArray, capacity: float, marg
 
 def evaluate(problem: Problem, plans: PlanTable, *, margin: float) -> EstimateTable:
     """Estimate every plan of a table from the stages that can bind, block by block."""
-    number, chunks = len(plans), _chunks_of_a_rank(plans)
     whole = ("binding_stage", "verdict")
-    columns = {f.name: np.zeros(number, dtype=np.int64 if f.name in whole else float) for f in fields(EstimateTable)}
+    columns = {
+        f.name: np.zeros(len(plans), dtype=np.int64 if f.name in whole else float) for f in fields(EstimateTable)
+    }
     result = EstimateTable(**columns)
-    for size in np.unique(chunks):
-        # arrays have an axis for the chunks of a rank: plans with as many go together
-        alike = np.flatnonzero(chunks == size)
+    for alike in _alike_in_size(problem, plans):
         for start in range(0, len(alike), BLOCK_ROWS):
             rows = alike[start : start + BLOCK_ROWS]
             block = _evaluate_block(problem, plans.take(rows), margin)
@@ -66,17 +66,19 @@ def evaluate(problem: Problem, plans: PlanTable, *, margin: float) -> EstimateTa
     return result
 
 
-def _chunks_of_a_rank(plans: PlanTable) -> NDArray[np.int64]:
-    copies = np.array([schedules.get(name).parameter_copies for name in plans.schedule_names], dtype=np.int64)
-    return np.asarray(plans.virtual_stages * copies[plans.schedule])
+def _alike_in_size(problem: Problem, plans: PlanTable) -> list[NDArray[np.int64]]:
+    """Rows that have about as many groups of ranks and chunks to look at: arrays have an axis for each of the two."""
+    layouts, row = layouts_of(plans)
+    sizes = [(groups.bit_length(), chunks.bit_length()) for groups, chunks in look_sizes(problem.model, layouts)]
+    number = np.array([sorted(set(sizes)).index(size) for size in sizes], dtype=np.int64)[row]
+    return [np.flatnonzero(number == index) for index in range(len(set(sizes)))]
 
 
 def _evaluate_block(problem: Problem, plans: PlanTable, margin: float) -> EstimateTable:
-    inputs = PlanInputs.of(problem, plans, every_stage=False)
+    inputs = PlanInputs.of(problem, plans, every_stage=False).by_size()
     memory = memory_table(inputs, keep_terms=False)
     times = stage_times(inputs)
-    with_links, free = (pipeline_s(inputs, totals_of(inputs, times, links=links)) for links in (True, False))
-    step = step_times(inputs, times, with_links, free)
+    step = step_times(inputs, times, pipeline_s(inputs, totals_of(inputs, times, links=True)))
     binding = np.argmax(memory.total, axis=1)
     peak, conservative = memory.total.max(axis=1), memory.high.max(axis=1)
     return EstimateTable(
@@ -119,7 +121,8 @@ def quick_step_times(problem: Problem, plan: PlanSpec) -> StepTimes:
 
 def quick_step_time_s(problem: Problem, plan: PlanSpec) -> float:
     """The step time of `estimate_plan` from a replay of a few rounds of micro-batches: to tell near-ties apart."""
-    return float(quick_step_times(problem, plan).step[0])
+    pipeline = timed_pipeline(problem, plan)
+    return float(step_times(pipeline.inputs, pipeline.times, np.array([pipeline.quick_makespan_s()])).step[0])
 
 
 def _plan_memory(inputs: PlanInputs, plan: PlanSpec, margin: float) -> PlanMemory:
