@@ -19,7 +19,7 @@ from ppadvisor.engine.balance import (
     best_split,
     round_s,
 )
-from ppadvisor.engine.evaluate import quick_step_time_s
+from ppadvisor.engine.evaluate import quick_steps_s
 from ppadvisor.engine.inputs import PlanInputs, layout_of
 from ppadvisor.engine.memory import memory_table
 from ppadvisor.engine.partition import Layout, Stages, stages_of
@@ -88,7 +88,7 @@ def fastest(problem: Problem, plan: PlanSpec, splits: Sequence[Split]) -> Split:
     """The first of some splits of a plan that no other is clearly ahead of, by a quick replay."""
     if len(splits) == 1:
         return splits[0]
-    seconds = [quick_step_time_s(problem, with_split(plan, split)) for split in splits]
+    seconds = quick_steps_s(problem, [with_split(plan, split) for split in splits])
     return next(split for split, time_s in zip(splits, seconds, strict=True) if time_s <= min(seconds) * (1 + NEAR))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 import numpy as np
@@ -14,7 +15,7 @@ from ppadvisor.engine.inputs import FloatArray, PlanInputs, layouts_of
 from ppadvisor.engine.memory import memory_table
 from ppadvisor.engine.memory_axes import MOMENTS
 from ppadvisor.engine.partition import look_sizes
-from ppadvisor.engine.pipeline import Pipeline, pipeline_of, timed_pipeline
+from ppadvisor.engine.pipeline import Pipeline, pipeline_of, quick_makespans_s, timed_pipeline
 from ppadvisor.engine.problem import Problem
 from ppadvisor.engine.repeated import repeated_flops_per_token
 from ppadvisor.engine.results import PlanEstimate, PlanMemory, PlanTime, StageMemory, StageTime, Verdict
@@ -23,6 +24,9 @@ from ppadvisor.specs.plan import PlanSpec, PlanTable
 
 BLOCK_ROWS = 16_384
 """Plans evaluated at a time: the arrays stay in cache and memory stays bounded whatever the size of the search."""
+
+FEW_NUMBERS = 200_000
+"""Plans x groups x chunks up to which one table for all is the faster, whatever is padded."""
 
 VERDICTS: tuple[Verdict, ...] = ("fits", "borderline", "does_not_fit")
 
@@ -69,9 +73,13 @@ def evaluate(problem: Problem, plans: PlanTable, *, margin: float) -> EstimateTa
 def _alike_in_size(problem: Problem, plans: PlanTable) -> list[NDArray[np.int64]]:
     """Rows that have about as many groups of ranks and chunks to look at: arrays have an axis for each of the two."""
     layouts, row = layouts_of(plans)
-    sizes = [(groups.bit_length(), chunks.bit_length()) for groups, chunks in look_sizes(problem.model, layouts)]
-    number = np.array([sorted(set(sizes)).index(size) for size in sizes], dtype=np.int64)[row]
-    return [np.flatnonzero(number == index) for index in range(len(set(sizes)))]
+    sizes = look_sizes(problem.model, layouts)
+    groups, chunks = (max(size) for size in zip(*sizes, strict=True)) if sizes else (0, 0)
+    if len(plans) * groups * chunks <= FEW_NUMBERS:
+        return [np.arange(len(plans))]
+    alike = [(groups.bit_length(), chunks.bit_length()) for groups, chunks in sizes]
+    number = np.array([sorted(set(alike)).index(size) for size in alike], dtype=np.int64)[row]
+    return [np.flatnonzero(number == index) for index in range(len(set(alike)))]
 
 
 def _evaluate_block(problem: Problem, plans: PlanTable, margin: float) -> EstimateTable:
@@ -115,14 +123,23 @@ def _estimate(pipeline: Pipeline, memory: PlanMemory) -> PlanEstimate:
 def quick_step_times(problem: Problem, plan: PlanSpec) -> StepTimes:
     """The step of `estimate_plan` from a replay of a few rounds of micro-batches; hand-offs count as imbalance."""
     pipeline = timed_pipeline(problem, plan)
-    makespan = np.array([pipeline.quick_makespan_s()])
+    makespan = np.array(quick_makespans_s([pipeline]))
     return step_times(pipeline.inputs, pipeline.times, makespan, makespan)
 
 
+def quick_steps_s(problem: Problem, plans: Sequence[PlanSpec]) -> list[float]:
+    """Step times of `estimate_plan` from replays of a few rounds of micro-batches: to tell near-ties apart."""
+    pipelines = [timed_pipeline(problem, plan) for plan in plans]
+    makespans = quick_makespans_s(pipelines)
+    return [
+        float(step_times(one.inputs, one.times, np.array([makespan])).step[0])
+        for one, makespan in zip(pipelines, makespans, strict=True)
+    ]
+
+
 def quick_step_time_s(problem: Problem, plan: PlanSpec) -> float:
-    """The step time of `estimate_plan` from a replay of a few rounds of micro-batches: to tell near-ties apart."""
-    pipeline = timed_pipeline(problem, plan)
-    return float(step_times(pipeline.inputs, pipeline.times, np.array([pipeline.quick_makespan_s()])).step[0])
+    """`quick_steps_s` of one plan."""
+    return quick_steps_s(problem, [plan])[0]
 
 
 def _plan_memory(inputs: PlanInputs, plan: PlanSpec, margin: float) -> PlanMemory:

@@ -18,15 +18,45 @@ from ppadvisor.engine.recomputation import saved_per_chunk
 from ppadvisor.engine.stash import held_at_peak, share_in_work
 from ppadvisor.engine.step_time import StageTimes, pipeline_s, stage_times, totals_of
 from ppadvisor.engine.tables import table_of
-from ppadvisor.schedules.base import RankOrder, Schedule
-from ppadvisor.schedules.replay import Replay, replay
+from ppadvisor.schedules.base import IntArray, Kind, RankOrder, Schedule
+from ppadvisor.schedules.many_runs import makespans_s
+from ppadvisor.schedules.replay import Graph, Replay, Run, build_graph, replay, timed_run
+from ppadvisor.schedules.steady import seconds_a_round
 from ppadvisor.specs.plan import PlanSpec
 
 QUICK_ROUNDS = 3
 """Rounds of p micro-batches after which a pipeline is taken to be steady."""
 
+STEADY_ROUNDS = (8, 24)
+"""Rounds of p micro-batches after which it is looked whether a pipeline has become periodic."""
+
 MOST_ACTIONS = 500_000
 """Actions that are replayed at most (about half a second); beyond, fill and drain hardly count and array forms do."""
+
+
+@dataclass(frozen=True)
+class Span:
+    """What a replay takes, without its actions."""
+
+    makespan_s: float
+    longest_s: float
+    """The longest time from a rank's first start to its last end."""
+    busy_s: FloatArray
+    """(ranks,)"""
+
+    @staticmethod
+    def of(result: Replay) -> Span:
+        longest = max(float(end[-1] - start[0]) for start, end in zip(result.start_s, result.end_s, strict=True))
+        return Span(result.makespan_s, longest, result.busy_s)
+
+    def continued(self, seconds: float, times: float) -> Span:
+        """Of so many times the micro-batches, which take so many seconds more."""
+        return Span(self.makespan_s + seconds, self.longest_s + seconds, self.busy_s * times)
+
+    @property
+    def bubble_in_span_fraction(self) -> float:
+        """As `Replay.bubble_in_span_fraction`."""
+        return max(1.0 - float(self.busy_s.sum()) / (len(self.busy_s) * self.longest_s), 0.0)
 
 
 @dataclass(frozen=True)
@@ -44,6 +74,11 @@ class Pipeline:
     def schedule(self) -> Schedule:
         return schedules.get(self.plan.schedule)
 
+    @property
+    def placement(self) -> IntArray:
+        """(ranks, chunks): the stage that each holds."""
+        return self.schedule.placement(self.plan.pipeline_parallel, self.plan.virtual_stages)
+
     def replayed(self, *, links: bool) -> Replay | None:
         """The order of work run against the stage times; without links the hand-offs are free."""
         return self._with_links if links else self._replay(links=False)
@@ -55,8 +90,32 @@ class Pipeline:
     @property
     def bubble_in_span_fraction(self) -> float | None:
         """Idle share inside the ranks' own spans, as the Zero Bubble paper counts; None where nothing was replayed."""
-        result = None if self.schedule.asynchronous else self.replayed(links=True)
+        result = None if self.schedule.asynchronous or self.orders is None else self._span_with_links
         return None if result is None else result.bubble_in_span_fraction
+
+    @cached_property
+    def _span_with_links(self) -> Span:
+        return self._span(links=True)
+
+    def _span(self, *, links: bool) -> Span:
+        """What a replay takes: of many micro-batches a few rounds, continued where they have become periodic."""
+        p, m = self.plan.pipeline_parallel, self.plan.num_microbatches
+        for rounds in STEADY_ROUNDS:
+            few = rounds * p + m % p
+            # one rank never waits, exactly, and continuing would leave a rounding error of it
+            if p == 1 or m < 2 * few or self.schedule.order_for_times is not None:
+                break
+            short = self.of_microbatches(few)
+            result = short.replayed(links=links)
+            if result is None or short.orders is None:
+                break
+            round_s = seconds_a_round(short.orders, result, p)
+            if round_s is not None:
+                return Span.of(result).continued((m - few) // p * round_s, m / few)
+        whole = self.replayed(links=links)
+        if whole is None:
+            raise ValueError("no order of work to replay")
+        return Span.of(whole)
 
     def _replay(self, *, links: bool) -> Replay | None:
         times = self.times
@@ -64,7 +123,7 @@ class Pipeline:
             return None
         return replay(
             self.orders,
-            self.schedule.placement(self.plan.pipeline_parallel, self.plan.virtual_stages),
+            self.placement,
             forward_s=times.forward[0],
             backward_s=times.backward[0],
             input_grad_s=(times.backward - times.weight_grad)[0],
@@ -72,17 +131,20 @@ class Pipeline:
             handoff_s=boundary_times(self.inputs, self.plan) if links else 0.0,
         )
 
-    def quick_makespan_s(self) -> float:
-        """`makespan_s` from replays of a few rounds of p micro-batches, continued at the rate of the last round.
-
-        Exact for equal ranks; else within about a part in a thousand, as steady states of several rounds are averaged.
-        """
-        p, m = self.plan.pipeline_parallel, self.plan.num_microbatches
-        if m <= (QUICK_ROUNDS + 2) * p or self.schedule.asynchronous:
-            return self.of_microbatches(m).makespan_s(links=True)[0]
-        few, more = QUICK_ROUNDS * p + m % p, (QUICK_ROUNDS + 1) * p + m % p
-        short, longer = (self.of_microbatches(number).makespan_s(links=True)[0] for number in (few, more))
-        return longer + (longer - short) * ((m - more) // p)
+    def run(self, number: int, graphs: dict[tuple[str, int, int, int], Graph]) -> Run:
+        """A replay of so many micro-batches with links, not yet run. `graphs`: those made before."""
+        plan, times, placement = self.plan, self.times, self.placement
+        key = plan.schedule, plan.pipeline_parallel, number, plan.virtual_stages
+        graph = graphs.get(key)
+        if graph is None:
+            of_number = plan.model_copy(update={"num_microbatches": number})
+            graph = build_graph(_orders(self.inputs, of_number, times), placement)
+            if self.schedule.order_for_times is None:
+                graphs[key] = graph
+        split = (times.backward - times.weight_grad)[0], times.weight_grad[0]
+        of_kinds = dict(zip(Kind, (times.forward[0], times.backward[0], *split, 0.0, 0.0, 0.0), strict=True))
+        handoff_s = boundary_times(self.inputs, plan)
+        return timed_run(graph, placement, of_kinds, handoff_s, handoff_s)
 
     def of_microbatches(self, number: int) -> Pipeline:
         """The same pipeline with another number of micro-batches, its stage times unchanged."""
@@ -94,9 +156,9 @@ class Pipeline:
 
         Of an asynchronous schedule the steady state counts, by the schedule's closed form, as for very many actions.
         """
-        result = None if self.schedule.asynchronous else self.replayed(links=links)
-        if result is not None:
-            return result.makespan_s, 1.0 - result.busy_s / result.makespan_s
+        if self.orders is not None and not self.schedule.asynchronous:
+            result = self._span_with_links if links else self._span(links=False)
+            return result.makespan_s, np.maximum(1.0 - result.busy_s / result.makespan_s, 0.0)
         makespan = float(pipeline_s(self.inputs, totals_of(self.inputs, self.times, links=links))[0])
         busy = sum(self.times.work.values(), np.zeros(1))[0] * self.plan.num_microbatches / self.inputs.copies[0]
         return makespan, np.asarray(1.0 - busy / makespan)
@@ -132,6 +194,35 @@ def _in_flight(timed: Pipeline, orders: Sequence[RankOrder]) -> tuple[FloatArray
         in_work = share_in_work(inputs.stages.chunk_layers.sum(axis=3)[0], saved, waiting)
     alive, later = held_at_peak(orders, saved + 1.0, waiting + 1.0, in_work)
     return alive[None], later[None]
+
+
+def quick_makespans_s(pipelines: Sequence[Pipeline]) -> list[float]:
+    """`Pipeline.makespan_s` of each from replays of a few rounds of p micro-batches, continued at the last one's rate.
+
+    Exact for equal ranks; else within about a part in a thousand, as steady states of several rounds are averaged.
+    """
+    looks = [_quick_look(one) for one in pipelines]
+    graphs: dict[tuple[str, int, int, int], Graph] = {}
+    runs = [one.run(number, graphs) for one, numbers in zip(pipelines, looks, strict=True) for number in numbers]
+    seconds, result = iter(makespans_s(runs)), []
+    for one, numbers in zip(pipelines, looks, strict=True):
+        if not numbers:
+            result.append(one.of_microbatches(one.plan.num_microbatches).makespan_s(links=True)[0])
+            continue
+        first_s, *longer_s = (next(seconds) for _ in numbers)
+        rounds = (one.plan.num_microbatches - numbers[-1]) // one.plan.pipeline_parallel
+        result.append(longer_s[0] + (longer_s[0] - first_s) * rounds if longer_s else first_s)
+    return result
+
+
+def _quick_look(pipeline: Pipeline) -> tuple[int, ...]:
+    """The numbers of micro-batches to replay: all, or two of a few rounds each; none where the closed form counts."""
+    p, m = pipeline.plan.pipeline_parallel, pipeline.plan.num_microbatches
+    if pipeline.schedule.asynchronous:
+        return ()
+    if m <= (QUICK_ROUNDS + 2) * p:
+        return (m,)
+    return QUICK_ROUNDS * p + m % p, (QUICK_ROUNDS + 1) * p + m % p
 
 
 def _orders(inputs: PlanInputs, plan: PlanSpec, times: StageTimes) -> Sequence[RankOrder]:
