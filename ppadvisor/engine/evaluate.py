@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, fields
 
 import numpy as np
@@ -15,11 +15,12 @@ from ppadvisor.engine.inputs import FloatArray, PlanInputs, layouts_of
 from ppadvisor.engine.memory import memory_table
 from ppadvisor.engine.memory_axes import MOMENTS
 from ppadvisor.engine.partition import look_sizes
-from ppadvisor.engine.pipeline import Pipeline, pipeline_of, quick_makespans_s, timed_pipeline
+from ppadvisor.engine.pipeline import Pipeline, TimedPlans, pipeline_of, quick_makespans_s
 from ppadvisor.engine.problem import Problem
 from ppadvisor.engine.repeated import repeated_flops_per_token
 from ppadvisor.engine.results import PlanEstimate, PlanMemory, PlanTime, StageMemory, StageTime, Verdict
 from ppadvisor.engine.step_time import StepTimes, pipeline_s, stage_times, step_times, totals_of
+from ppadvisor.engine.tables import table_of
 from ppadvisor.specs.plan import PlanSpec, PlanTable
 
 BLOCK_ROWS = 16_384
@@ -61,13 +62,29 @@ def evaluate(problem: Problem, plans: PlanTable, *, margin: float) -> EstimateTa
         f.name: np.zeros(len(plans), dtype=np.int64 if f.name in whole else float) for f in fields(EstimateTable)
     }
     result = EstimateTable(**columns)
+    for rows in _blocks(problem, plans):
+        block = _evaluate_block(problem, plans.take(rows), margin)
+        for name, values in vars(block).items():
+            getattr(result, name)[rows] = values
+    return result
+
+
+def verdicts(problem: Problem, plans: PlanTable, *, margin: float) -> NDArray[np.int64]:
+    """The verdicts of `evaluate` alone: memory, no time."""
+    result = np.zeros(len(plans), dtype=np.int64)
+    for rows in _blocks(problem, plans):
+        inputs = PlanInputs.of(problem, plans.take(rows), every_stage=False).by_size()
+        memory = memory_table(inputs, keep_terms=False)
+        capacity = problem.cluster.gpu.memory_bytes
+        result[rows] = verdict_of(memory.total.max(axis=1), memory.high.max(axis=1), capacity, margin)
+    return result
+
+
+def _blocks(problem: Problem, plans: PlanTable) -> Iterator[NDArray[np.int64]]:
+    """The rows of a table, BLOCK_ROWS at most at a time."""
     for alike in _alike_in_size(problem, plans):
         for start in range(0, len(alike), BLOCK_ROWS):
-            rows = alike[start : start + BLOCK_ROWS]
-            block = _evaluate_block(problem, plans.take(rows), margin)
-            for name, values in vars(block).items():
-                getattr(result, name)[rows] = values
-    return result
+            yield alike[start : start + BLOCK_ROWS]
 
 
 def _alike_in_size(problem: Problem, plans: PlanTable) -> list[NDArray[np.int64]]:
@@ -122,24 +139,29 @@ def _estimate(pipeline: Pipeline, memory: PlanMemory) -> PlanEstimate:
 
 def quick_step_times(problem: Problem, plan: PlanSpec) -> StepTimes:
     """The step of `estimate_plan` from a replay of a few rounds of micro-batches; hand-offs count as imbalance."""
-    pipeline = timed_pipeline(problem, plan)
-    makespan = np.array(quick_makespans_s([pipeline]))
-    return step_times(pipeline.inputs, pipeline.times, makespan, makespan)
+    inputs = PlanInputs.of(problem, table_of(plan), every_stage=True)
+    timed = TimedPlans(inputs, stage_times(inputs))
+    (makespan,) = quick_makespans_s([timed])
+    return step_times(inputs, timed.times, makespan, makespan)
 
 
-def quick_steps_s(problem: Problem, plans: Sequence[PlanSpec]) -> list[float]:
-    """Step times of `estimate_plan` from replays of a few rounds of micro-batches: to tell near-ties apart."""
-    pipelines = [timed_pipeline(problem, plan) for plan in plans]
-    makespans = quick_makespans_s(pipelines)
-    return [
-        float(step_times(one.inputs, one.times, np.array([makespan])).step[0])
-        for one, makespan in zip(pipelines, makespans, strict=True)
-    ]
+def quick_steps_s(problem: Problem, plans: PlanTable) -> FloatArray:
+    """Step times of `estimate_plan` from replays of a few rounds of micro-batches: to tell near-ties apart. (plans,)"""
+    layouts, layout = layouts_of(plans)
+    shapes = [(len(one.placement), len(one.placement[0])) for one in layouts]
+    shape = np.array([sorted(set(shapes)).index(one) for one in shapes], dtype=np.int64)[layout]
+    groups = [np.flatnonzero(shape == index) for index in range(len(set(shapes)))]
+    inputs = [PlanInputs.of(problem, plans.take(rows), every_stage=True) for rows in groups]
+    tables = [TimedPlans(of_group, stage_times(of_group)) for of_group in inputs]
+    result = np.zeros(len(plans))
+    for rows, table, makespans in zip(groups, tables, quick_makespans_s(tables), strict=True):
+        result[rows] = step_times(table.inputs, table.times, makespans).step
+    return result
 
 
 def quick_step_time_s(problem: Problem, plan: PlanSpec) -> float:
     """`quick_steps_s` of one plan."""
-    return quick_steps_s(problem, [plan])[0]
+    return float(quick_steps_s(problem, table_of(plan))[0])
 
 
 def _plan_memory(inputs: PlanInputs, plan: PlanSpec, margin: float) -> PlanMemory:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import cached_property, lru_cache, wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
@@ -91,6 +91,8 @@ class PlanInputs:
     """Likewise those of them whose input gradient is done and whose weight gradient is not; None: not told apart."""
     sizes: tuple[PlanInputs, NDArray[np.int64]] | None = None
     """The distinct sizes of these plans, without stages, and which of them each plan has; None: not told apart."""
+    known: dict[tuple[Any, ...], Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """What functions that several terms share have answered, see `remembered`."""
 
     @staticmethod
     def of(problem: Problem, plans: PlanTable, *, every_stage: bool) -> PlanInputs:
@@ -298,6 +300,19 @@ class PlanInputs:
         if when is When.SEQUENCE_PARALLEL:
             return self.sequence_ways > 1
         return np.ones(len(self.plans), dtype=np.bool_)
+
+
+def remembered(function: Callable[Concatenate[PlanInputs, P], T]) -> Callable[Concatenate[PlanInputs, P], T]:
+    """A function of the inputs that several terms share: worked out once for each table and arguments."""
+
+    @wraps(function)
+    def answer(inputs: PlanInputs, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        key = (function, *args, *kwargs.items())
+        if key not in inputs.known:
+            inputs.known[key] = function(inputs, *args, **kwargs)
+        return cast(T, inputs.known[key])
+
+    return answer
 
 
 def once_per_size(function: Callable[Concatenate[PlanInputs, P], T]) -> Callable[Concatenate[PlanInputs, P], T]:

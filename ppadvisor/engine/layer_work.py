@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from ppadvisor.engine.inputs import FloatArray, PlanInputs, by_kind, once_per_size
+from ppadvisor.engine.inputs import FloatArray, PlanInputs, by_kind, once_per_size, remembered
 from ppadvisor.engine.memory_axes import NOTHING, Term, at
 from ppadvisor.engine.recomputation import drops, group_layers, layer_input_bytes, layer_saved, rows_by_choice
 from ppadvisor.frameworks.profile import Tensor
@@ -40,6 +40,7 @@ def layer_backward_work_bytes(inputs: PlanInputs) -> Term:
     return at(inputs.largest_layer(halves_in_work(inputs)[1]), "layer_backward")
 
 
+@remembered
 def halves_in_work(inputs: PlanInputs) -> tuple[FloatArray, FloatArray]:
     """(made again by selective recomputation, in work) of the half that needs more together, (plans, kinds) each."""
     of_choices = [(rows, _halves_in_work(inputs, choice)) for choice, rows in rows_by_choice(inputs)]

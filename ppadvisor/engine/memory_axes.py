@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ppadvisor.engine.inputs import FloatArray, PlanInputs
+from ppadvisor.engine.inputs import FloatArray, PlanInputs, remembered
 
 MOMENTS: tuple[str, ...] = ("layer_backward", "loss", "head_backward", "embedding_backward", "optimizer_step")
 """layer_backward: a layer's backward starts with everything in flight. loss: the loss's worst moment. head_backward:
@@ -32,6 +32,7 @@ def at(values: FloatArray, *moments: str) -> Term:
     return dict.fromkeys(moments, values)
 
 
+@remembered
 def in_flight_at(inputs: PlanInputs, moment: str) -> FloatArray:
     """Micro-batches whose activations are alive in each chunk at a moment, (plans, stages, chunks).
 

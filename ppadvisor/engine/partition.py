@@ -104,7 +104,7 @@ class Stages:
     @cached_property
     def layers(self) -> FloatArray:
         """(layouts, groups, kinds): layers of each kind, all chunks of a rank."""
-        return np.asarray((self.chunk_layers * self.chunk_count[:, :, :, None]).sum(axis=2))
+        return np.asarray(sum(self.chunk_layers[:, :, c] * self.chunk_count[:, :, c, None] for c in self._chunks))
 
     @cached_property
     def has_embedding(self) -> FloatArray:
@@ -118,7 +118,11 @@ class Stages:
 
     def all_chunks(self, of_chunks: FloatArray) -> FloatArray:
         """Sum a quantity of each chunk, (layouts, groups, chunks), over the chunks of a rank: (layouts, groups)."""
-        return np.asarray((of_chunks * self.chunk_count).sum(axis=2))
+        return np.asarray(sum(of_chunks[:, :, c] * self.chunk_count[:, :, c] for c in self._chunks))
+
+    @property
+    def _chunks(self) -> range:
+        return range(self.chunk_count.shape[2])
 
     @property
     def last_stage(self) -> IntArray:

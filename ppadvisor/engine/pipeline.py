@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from ppadvisor.engine.problem import Problem
 from ppadvisor.engine.recomputation import saved_per_chunk
 from ppadvisor.engine.stash import held_at_peak, share_in_work
 from ppadvisor.engine.step_time import StageTimes, pipeline_s, stage_times, totals_of
-from ppadvisor.engine.tables import table_of
+from ppadvisor.engine.tables import plan_of, table_of
 from ppadvisor.schedules.base import IntArray, Kind, RankOrder, Schedule
 from ppadvisor.schedules.many_runs import makespans_s
 from ppadvisor.schedules.replay import Graph, Replay, Run, build_graph, replay, timed_run
@@ -131,25 +131,10 @@ class Pipeline:
             handoff_s=boundary_times(self.inputs, self.plan) if links else 0.0,
         )
 
-    def run(self, number: int, graphs: dict[tuple[str, int, int, int], Graph]) -> Run:
-        """A replay of so many micro-batches with links, not yet run. `graphs`: those made before."""
-        plan, times, placement = self.plan, self.times, self.placement
-        key = plan.schedule, plan.pipeline_parallel, number, plan.virtual_stages
-        graph = graphs.get(key)
-        if graph is None:
-            of_number = plan.model_copy(update={"num_microbatches": number})
-            graph = build_graph(_orders(self.inputs, of_number, times), placement)
-            if self.schedule.order_for_times is None:
-                graphs[key] = graph
-        split = (times.backward - times.weight_grad)[0], times.weight_grad[0]
-        of_kinds = dict(zip(Kind, (times.forward[0], times.backward[0], *split, 0.0, 0.0, 0.0), strict=True))
-        handoff_s = boundary_times(self.inputs, plan)
-        return timed_run(graph, placement, of_kinds, handoff_s, handoff_s)
-
     def of_microbatches(self, number: int) -> Pipeline:
         """The same pipeline with another number of micro-batches, its stage times unchanged."""
         plan = self.plan.model_copy(update={"num_microbatches": number})
-        return replace(self, plan=plan, orders=_orders(self.inputs, plan, self.times))
+        return replace(self, plan=plan, orders=_orders(plan, self.times, boundary_times(self.inputs, plan)))
 
     def makespan_s(self, *, links: bool) -> tuple[float, FloatArray]:
         """(seconds from first start to last end, idle fraction of each rank).
@@ -175,7 +160,7 @@ def pipeline_of(problem: Problem, plan: PlanSpec) -> Pipeline:
     timed = timed_pipeline(problem, plan)
     if plan.pipeline_parallel * plan.virtual_stages * plan.num_microbatches > MOST_ACTIONS // 2:
         return timed
-    orders = _orders(timed.inputs, plan, timed.times)
+    orders = _orders(plan, timed.times, boundary_times(timed.inputs, plan))
     alive, waiting = _in_flight(timed, orders)
     return replace(timed, inputs=replace(timed.inputs, chunks_alive=alive, chunks_waiting=waiting), orders=orders)
 
@@ -196,53 +181,119 @@ def _in_flight(timed: Pipeline, orders: Sequence[RankOrder]) -> tuple[FloatArray
     return alive[None], later[None]
 
 
-def quick_makespans_s(pipelines: Sequence[Pipeline]) -> list[float]:
-    """`Pipeline.makespan_s` of each from replays of a few rounds of p micro-batches, continued at the last one's rate.
+@dataclass(frozen=True)
+class TimedPlans:
+    """A table of plans that have as many ranks and chunks, with their times, to be replayed in short."""
+
+    inputs: PlanInputs
+    """Every rank."""
+    times: StageTimes
+
+    def quick_runs(self, graphs: dict[tuple[str, int, int, int], Graph]) -> Iterator[list[Run]]:
+        """Of each plan what to replay: all micro-batches or two numbers of them; nothing where a closed form counts.
+
+        `graphs`: those made before.
+        """
+        handoff = handoffs(self.inputs)
+        for row in range(len(self.inputs.plans)):
+            plan = plan_of(self.inputs.plans, row)
+            numbers = _quick_look(plan)
+            boundary_s = _boundary_times(self.inputs, plan, handoff.intra_s[row], handoff.inter_s[row])
+            yield [self._run(row, plan, number, boundary_s, graphs) for number in numbers]
+
+    def _run(
+        self,
+        row: int,
+        plan: PlanSpec,
+        number: int,
+        boundary_s: FloatArray,
+        graphs: dict[tuple[str, int, int, int], Graph],
+    ) -> Run:
+        schedule = schedules.get(plan.schedule)
+        placement = schedule.placement(plan.pipeline_parallel, plan.virtual_stages)
+        key = plan.schedule, plan.pipeline_parallel, number, plan.virtual_stages
+        graph = graphs.get(key)
+        forward, backward, weight_grad = (values[row : row + 1] for values in self._seconds)
+        one = StageTimes(forward, backward, weight_grad, {})
+        if graph is None:
+            of_number = plan.model_copy(update={"num_microbatches": number})
+            graph = build_graph(_orders(of_number, one, boundary_s), placement)
+            if schedule.order_for_times is None:
+                graphs[key] = graph
+        of_kinds = one.forward[0], one.backward[0], (one.backward - one.weight_grad)[0], one.weight_grad[0]
+        times = dict(zip(Kind, (*of_kinds, 0.0, 0.0, 0.0), strict=True))
+        return timed_run(graph, placement, times, boundary_s, boundary_s)
+
+    @property
+    def _seconds(self) -> tuple[FloatArray, FloatArray, FloatArray]:
+        return self.times.forward, self.times.backward, self.times.weight_grad
+
+
+def quick_makespans_s(tables: Sequence[TimedPlans]) -> list[FloatArray]:
+    """`Pipeline.makespan_s` of each plan from replays of a few rounds of p micro-batches, continued at the last's rate.
 
     Exact for equal ranks; else within about a part in a thousand, as steady states of several rounds are averaged.
     """
-    looks = [_quick_look(one) for one in pipelines]
     graphs: dict[tuple[str, int, int, int], Graph] = {}
-    runs = [one.run(number, graphs) for one, numbers in zip(pipelines, looks, strict=True) for number in numbers]
-    seconds, result = iter(makespans_s(runs)), []
-    for one, numbers in zip(pipelines, looks, strict=True):
-        if not numbers:
-            result.append(one.of_microbatches(one.plan.num_microbatches).makespan_s(links=True)[0])
-            continue
-        first_s, *longer_s = (next(seconds) for _ in numbers)
-        rounds = (one.plan.num_microbatches - numbers[-1]) // one.plan.pipeline_parallel
-        result.append(longer_s[0] + (longer_s[0] - first_s) * rounds if longer_s else first_s)
+    runs = [list(table.quick_runs(graphs)) for table in tables]
+    seconds = iter(makespans_s([run for of_table in runs for of_plan in of_table for run in of_plan]))
+    result = []
+    for table, of_table in zip(tables, runs, strict=True):
+        sizes = zip(*(column.tolist() for column in table.inputs.plans.pipeline_sizes[:2]), of_table, strict=True)
+        found = [_continued_s(p, m, [next(seconds) for _ in of_plan]) for p, m, of_plan in sizes]
+        closed = pipeline_s(table.inputs, totals_of(table.inputs, table.times, links=True)) if None in found else found
+        result.append(np.array([closed[i] if s is None else s for i, s in enumerate(found)], dtype=np.float64))
     return result
 
 
-def _quick_look(pipeline: Pipeline) -> tuple[int, ...]:
+def _continued_s(p: int, m: int, seconds: list[float]) -> float | None:
+    """The makespan from that of all micro-batches, or from those of two numbers of them; None where there is none."""
+    if len(seconds) < 2:
+        return seconds[0] if seconds else None
+    rounds = (m - (QUICK_ROUNDS + 1) * p - m % p) // p
+    return seconds[1] + (seconds[1] - seconds[0]) * rounds
+
+
+def _quick_look(plan: PlanSpec) -> tuple[int, ...]:
     """The numbers of micro-batches to replay: all, or two of a few rounds each; none where the closed form counts."""
-    p, m = pipeline.plan.pipeline_parallel, pipeline.plan.num_microbatches
-    if pipeline.schedule.asynchronous:
+    p, m = plan.pipeline_parallel, plan.num_microbatches
+    if schedules.get(plan.schedule).asynchronous:
         return ()
     if m <= (QUICK_ROUNDS + 2) * p:
         return (m,)
     return QUICK_ROUNDS * p + m % p, (QUICK_ROUNDS + 1) * p + m % p
 
 
-def _orders(inputs: PlanInputs, plan: PlanSpec, times: StageTimes) -> Sequence[RankOrder]:
+@lru_cache(maxsize=8)
+def _plain_orders(schedule_id: str, p: int, m: int, v: int) -> tuple[RankOrder, ...]:
+    """The order of a schedule that does not hang on the times; plans that are looked at often share one."""
+    return schedules.get(schedule_id).rank_orders(p, m, v)
+
+
+def _orders(plan: PlanSpec, times: StageTimes, boundary_s: FloatArray) -> Sequence[RankOrder]:
     schedule = schedules.get(plan.schedule)
     size = (plan.pipeline_parallel, plan.num_microbatches, plan.virtual_stages)
-    plain = schedule.rank_orders(*size)  # also refuses what the schedule cannot run
     if schedule.order_for_times is None:
-        return plain
+        return _plain_orders(plan.schedule, *size)
+    schedule.refuse(*size)
     input_grad = (times.backward - times.weight_grad)[0].sum(axis=1)
     forward, weight_grad = times.forward[0].sum(axis=1), times.weight_grad[0].sum(axis=1)
-    return schedule.order_for_times(*size, forward, input_grad, weight_grad, boundary_times(inputs, plan))
+    return schedule.order_for_times(*size, forward, input_grad, weight_grad, boundary_s)
 
 
 def boundary_times(inputs: PlanInputs, plan: PlanSpec) -> FloatArray:
     """One-way hand-off over each boundary between stages, in model order, (stages - 1,) seconds."""
-    handoff, node = handoffs(inputs), inputs.problem.cluster.gpus_per_node
+    handoff = handoffs(inputs)
+    return _boundary_times(inputs, plan, handoff.intra_s[0], handoff.inter_s[0])
+
+
+def _boundary_times(inputs: PlanInputs, plan: PlanSpec, intra_s: float, inter_s: float) -> FloatArray:
+    """The same with what a hand-off takes inside a node and between nodes."""
+    node = inputs.problem.cluster.gpus_per_node
     placement = layout_of(plan.schedule, plan.layers_per_chunk, plan.virtual_stages).placement
     width = plan.tensor_parallel * plan.context_parallel * plan.data_parallel
     ranks = np.array(stage_ranks(placement))
     first, second = ranks[:-1] * width, ranks[1:] * width
     # neighbours as wide as a node never share one
     crosses = (first // node != second // node) | (width >= node)
-    return np.asarray(np.where(first == second, 0.0, np.where(crosses, handoff.inter_s[0], handoff.intra_s[0])))
+    return np.asarray(np.where(first == second, 0.0, np.where(crosses, inter_s, intra_s)))

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from ppadvisor.engine.inputs import FloatArray, PlanInputs, by_kind, of_rows, once_per_size
+from ppadvisor.engine.inputs import FloatArray, PlanInputs, by_kind, of_rows, once_per_size, remembered
 from ppadvisor.frameworks.profile import Tensor
 from ppadvisor.specs.recomputation import NONE, Recomputation
 
@@ -27,12 +27,14 @@ def drops(choice: Recomputation, tensor: Tensor) -> bool:
     return choice.kind == "selective" and not set(tensor.modules).isdisjoint(choice.modules)
 
 
+@remembered
 def layer_input_bytes(inputs: PlanInputs) -> FloatArray:
     """The input of a layer, kept where its forward is repeated: divided only by sequence parallelism. (plans,)"""
     problem = inputs.problem
     return problem.training.activation_bytes * problem.model.hidden_size * inputs.tokens / inputs.sequence_ways
 
 
+@remembered
 @once_per_size
 def layer_saved(inputs: PlanInputs, choice: Recomputation = NONE) -> FloatArray:
     """Bytes that one layer of each kind keeps for one micro-batch under a recomputation, (plans, kinds)."""
@@ -59,6 +61,7 @@ def saved_per_layer(inputs: PlanInputs) -> FloatArray:
     return saved
 
 
+@remembered
 def _layers_and_period(inputs: PlanInputs) -> tuple[FloatArray, FloatArray]:
     """(layers of each chunk that are recomputed; layers from one kept input to the next), (plans, stages, chunks).
 
@@ -77,6 +80,7 @@ def _layers_and_period(inputs: PlanInputs) -> tuple[FloatArray, FloatArray]:
     return layers, period
 
 
+@remembered
 def recomputed_share(inputs: PlanInputs) -> FloatArray:
     """Of each chunk's layers, those whose whole forward is repeated, (plans, stages, chunks).
 
@@ -102,6 +106,7 @@ def saved_per_chunk(inputs: PlanInputs) -> FloatArray:
     return np.where(full[:, None, None], whole + layer_input_bytes(inputs)[:, None, None] * kept_inputs(inputs), plain)
 
 
+@remembered
 def group_layers(inputs: PlanInputs) -> FloatArray:
     """Layers that are recomputed in one go, (plans, stages): the group of `uniform`, one of `block`."""
     layers, period = _layers_and_period(inputs)

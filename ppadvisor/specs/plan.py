@@ -154,6 +154,8 @@ class PlanTable:
 
     def take(self, rows: IntArray | NDArray[np.bool_] | slice) -> PlanTable:
         """The table of some rows only (indices, a mask or a slice)."""
+        if isinstance(rows, np.ndarray) and rows.dtype == np.bool_:
+            rows = np.flatnonzero(rows)
         columns = {name: getattr(self, name)[rows] for name in self.column_names()}
         return replace(self, **columns)
 
