@@ -45,9 +45,11 @@ class Span:
     """(ranks,)"""
 
     @staticmethod
-    def of(result: Replay) -> Span:
-        longest = max(float(end[-1] - start[0]) for start, end in zip(result.start_s, result.end_s, strict=True))
-        return Span(result.makespan_s, longest, result.busy_s)
+    def of(run: Run, start: FloatArray) -> Span:
+        """Of a run and the starts of its rows."""
+        starts, ends = run.of_ranks(start), run.of_ranks(start + run.durations)
+        longest = max(float(last[-1] - first[0]) for first, last in zip(starts, ends, strict=True))
+        return Span(float((start + run.durations).max()), longest, run.busy_s())
 
     def continued(self, seconds: float, times: float) -> Span:
         """Of so many times the micro-batches, which take so many seconds more."""
@@ -105,17 +107,31 @@ class Pipeline:
             # one rank never waits, exactly, and continuing would leave a rounding error of it
             if p == 1 or m < 2 * few or self.schedule.order_for_times is not None:
                 break
-            short = self.of_microbatches(few)
-            result = short.replayed(links=links)
-            if result is None or short.orders is None:
-                break
-            round_s = seconds_a_round(short.orders, result, p)
+            if few not in self._shorter:
+                self._shorter[few] = self.of_microbatches(few)
+            short = self._shorter[few]
+            run = short.run(links=links)
+            start = run.starts_s()
+            round_s = seconds_a_round(short.orders or (), run.of_ranks(start), p)
             if round_s is not None:
-                return Span.of(result).continued((m - few) // p * round_s, m / few)
-        whole = self.replayed(links=links)
-        if whole is None:
-            raise ValueError("no order of work to replay")
-        return Span.of(whole)
+                return Span.of(run, start).continued((m - few) // p * round_s, m / few)
+        run = self.run(links=links)
+        return Span.of(run, run.starts_s())
+
+    @cached_property
+    def _shorter(self) -> dict[int, Pipeline]:
+        """The same with fewer micro-batches, as it was looked at with links or without."""
+        return {}
+
+    @cached_property
+    def _graph(self) -> Graph:
+        """Of an order of work that there is."""
+        return build_graph(self.orders or (), self.placement)
+
+    def run(self, *, links: bool) -> Run:
+        """The order of work with its times, not yet run."""
+        boundary_s = boundary_times(self.inputs, self.plan) if links else np.zeros(1)
+        return _run_of(self._graph, self.placement, self.times, boundary_s)
 
     def _replay(self, *, links: bool) -> Replay | None:
         times = self.times
@@ -220,13 +236,19 @@ class TimedPlans:
             graph = build_graph(_orders(of_number, one, boundary_s), placement)
             if schedule.order_for_times is None:
                 graphs[key] = graph
-        of_kinds = one.forward[0], one.backward[0], (one.backward - one.weight_grad)[0], one.weight_grad[0]
-        times = dict(zip(Kind, (*of_kinds, 0.0, 0.0, 0.0), strict=True))
-        return timed_run(graph, placement, times, boundary_s, boundary_s)
+        return _run_of(graph, placement, one, boundary_s)
 
     @property
     def _seconds(self) -> tuple[FloatArray, FloatArray, FloatArray]:
         return self.times.forward, self.times.backward, self.times.weight_grad
+
+
+def _run_of(graph: Graph, placement: IntArray, times: StageTimes, boundary_s: FloatArray) -> Run:
+    """A graph with the times of one plan, and of each boundary or of all."""
+    forward, backward, weight_grad = times.forward[0], times.backward[0], times.weight_grad[0]
+    of_kinds = forward, backward, backward - weight_grad, weight_grad, 0.0, 0.0, 0.0
+    seconds = boundary_s if len(boundary_s) != 1 else boundary_s[0]
+    return timed_run(graph, placement, dict(zip(Kind, of_kinds, strict=True)), seconds, seconds)
 
 
 def quick_makespans_s(tables: Sequence[TimedPlans]) -> list[FloatArray]:

@@ -140,8 +140,19 @@ class Run:
     @property
     def makespan_s(self) -> float:
         """Seconds from the first start to the last end, hand-offs beside the computing."""
-        start, _ = _run(self, blocking=False)
-        return float((start + self.durations).max())
+        return float((self.starts_s() + self.durations).max())
+
+    def starts_s(self) -> FloatArray:
+        """The start of each row."""
+        return _run(self, blocking=False)[0]
+
+    def busy_s(self) -> FloatArray:
+        """Seconds of work of each rank."""
+        return _per_rank(self.graph, self.durations)[: self.graph.ranks]
+
+    def of_ranks(self, seconds: FloatArray) -> tuple[FloatArray, ...]:
+        """Of each rank what a quantity of each row is for its own actions."""
+        return _per_action(self.graph, seconds)
 
 
 def timed_run(

@@ -10,8 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ppadvisor.schedules.base import RankOrder
-from ppadvisor.schedules.replay import Replay
+from ppadvisor.schedules.base import FloatArray, RankOrder
 
 ROUNDS_ALIKE = 2
 """Rounds in a row that must follow the one before at the same distance; no action waits for one further back."""
@@ -21,11 +20,14 @@ SAME = 1e-12
 """Share of a round by which distances may differ: rounding of the sums."""
 
 
-def seconds_a_round(orders: Sequence[RankOrder], result: Replay, microbatches: int) -> float | None:
-    """Seconds that `microbatches` more of them take each time, or None where the replay had not become periodic."""
+def seconds_a_round(orders: Sequence[RankOrder], start_s: Sequence[FloatArray], microbatches: int) -> float | None:
+    """Seconds that `microbatches` more of them take each time, or None where the replay had not become periodic.
+
+    `start_s`: the starts of the actions of each rank.
+    """
     rounds = len({int(number) for number in orders[0].microbatch}) // microbatches
     found: float | None = None
-    for order, start in zip(orders, result.start_s, strict=True):
+    for order, start in zip(orders, start_s, strict=True):
         period, odd = divmod(len(order), rounds)
         last = len(order) - odd - BEHIND * period
         window = slice(last - ROUNDS_ALIKE * period, last)

@@ -66,7 +66,7 @@ def test_what_is_periodic_goes_on_so(name: str) -> None:
         order, placement = default_order(get(name), p, 8 * p)
         times = uniform_chunk_times(rng, placement)
         short = replay(order, placement, **times.to_replay())
-        round_s = seconds_a_round(order, short, p)
+        round_s = seconds_a_round(order, short.start_s, p)
         if round_s is None:
             continue
         found += 1
@@ -83,7 +83,7 @@ def test_what_is_not_periodic_is_not_taken_for_it() -> None:
     Of the latter 8 rounds show nothing yet: continued at the rate of the last they would miss what 100 rounds take.
     """
     order, placement = default_order(get("gpipe"), 4, 32)
-    assert seconds_a_round(order, replay(order, placement, 1.0, 2.0), 4) is None
+    assert seconds_a_round(order, replay(order, placement, 1.0, 2.0).start_s, 4) is None
     order, placement = default_order(get("interleaved-1f1b"), 4, 32)
     slow = np.array([1.001, 1.0, 1.0, 1.0])
-    assert seconds_a_round(order, replay(order, placement, slow, 2 * slow), 4) is None
+    assert seconds_a_round(order, replay(order, placement, slow, 2 * slow).start_s, 4) is None
