@@ -19,7 +19,7 @@ from ppadvisor.engine.balance import (
     best_split,
     round_s,
 )
-from ppadvisor.engine.evaluate import quick_step_time_s
+from ppadvisor.engine.evaluate import quick_steps_s
 from ppadvisor.engine.inputs import PlanInputs, layout_of
 from ppadvisor.engine.memory import memory_table
 from ppadvisor.engine.partition import Layout, Stages, stages_of
@@ -88,7 +88,9 @@ def fastest(problem: Problem, plan: PlanSpec, splits: Sequence[Split]) -> Split:
     """The first of some splits of a plan that no other is clearly ahead of, by a quick replay."""
     if len(splits) == 1:
         return splits[0]
-    seconds = [quick_step_time_s(problem, with_split(plan, split)) for split in splits]
+    table = table_of(plan).take(np.zeros(len(splits), dtype=np.int64))
+    table = replace(table, splits=tuple(splits), split=np.arange(len(splits)))
+    seconds = quick_steps_s(problem, table).tolist()
     return next(split for split, time_s in zip(splits, seconds, strict=True) if time_s <= min(seconds) * (1 + NEAR))
 
 
@@ -267,6 +269,7 @@ class _Costs:
         grid = Stages(
             rank[None],
             np.ones((1, len(rank)), dtype=np.int64),
+            bare.chunk_count[:, rank],
             held,
             bare.chunk_embedding[:, rank],
             bare.chunk_head[:, rank],

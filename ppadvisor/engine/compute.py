@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ppadvisor.engine.inputs import FloatArray, PlanInputs
+from ppadvisor.engine.inputs import FloatArray, PlanInputs, once_per_size
 from ppadvisor.engine.parameters import Shard, Weight, layer_weights, mtp_weights
 from ppadvisor.specs.model import LayerKind
 
@@ -53,6 +53,7 @@ def moved_s(inputs: PlanInputs, moved: FloatArray) -> FloatArray:
     return moved / (gpu.hbm_bandwidth_bytes_per_s * assumed.hbm_efficiency.value)
 
 
+@once_per_size
 def linear_compute(inputs: PlanInputs, weight: Weight) -> Pass:
     """One linear layer: a product forward; the same FLOPs twice backward (gradients of input and of weight)."""
     plans, model = inputs.plans, inputs.problem.model
@@ -76,6 +77,7 @@ def linear_compute(inputs: PlanInputs, weight: Weight) -> Pass:
     return Pass(forward, gemm_s(inputs, m, k, n, count) + weight_grad, weight_grad)
 
 
+@once_per_size
 def attention_core(inputs: PlanInputs, kind: LayerKind) -> Pass:
     """Scores, softmax and values. Flash: causal, so half of the scores, fewer under a window; eager: all of them.
 
@@ -104,6 +106,7 @@ def attention_core(inputs: PlanInputs, kind: LayerKind) -> Pass:
     return Pass(forward, 2 * products + moved_s(inputs, (8 + dropout) * scores))
 
 
+@once_per_size
 def activation_bytes(inputs: PlanInputs, kind: LayerKind) -> FloatArray:
     """Bytes that the activation of a layer's feed-forward reads and writes, forward, (plans,)."""
     model, t = inputs.problem.model, inputs.plans.tensor_parallel
@@ -150,6 +153,7 @@ def layer_compute(inputs: PlanInputs, kind: LayerKind) -> Pass:
     return Pass(np.maximum(forward, launch), launched, weight_grad * launched / backward)
 
 
+@once_per_size
 def head_compute(inputs: PlanInputs) -> Pass:
     """Output layer and loss: a product with V / t columns and the traffic of the loss over the logits. (plans,)
 
@@ -177,6 +181,7 @@ def head_compute(inputs: PlanInputs) -> Pass:
     return Pass(forward, backward, weight_grad)
 
 
+@once_per_size
 def embedding_compute(inputs: PlanInputs) -> Pass:
     """Look-up forward, scatter-add of the dense gradient backward: bytes only. (plans,)"""
     problem = inputs.problem

@@ -68,7 +68,7 @@ def steps_by_array_form(problem: Problem, plan: PlanSpec, rows: int) -> FloatArr
     inputs = PlanInputs.of(problem, table, every_stage=False)
     times = stage_times(inputs)
     pipeline = pipeline_s(inputs, totals_of(inputs, times, links=True))
-    return step_times(inputs, times, pipeline, pipeline).step
+    return step_times(inputs, times, pipeline).step
 
 
 def drawn_step_times(problem: Problem, estimates: Sequence[PlanEstimate], number: int = NUM_DRAWS) -> FloatArray:

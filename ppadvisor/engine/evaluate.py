@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, fields
 
 import numpy as np
@@ -10,18 +11,23 @@ from numpy.typing import NDArray
 from ppadvisor import schedules
 from ppadvisor.engine.communication import handoffs, tensor_parallel_bytes
 from ppadvisor.engine.flops import megatron_flops_per_token
-from ppadvisor.engine.inputs import FloatArray, PlanInputs
+from ppadvisor.engine.inputs import FloatArray, PlanInputs, layouts_of
 from ppadvisor.engine.memory import memory_table
 from ppadvisor.engine.memory_axes import MOMENTS
-from ppadvisor.engine.pipeline import Pipeline, pipeline_of, timed_pipeline
+from ppadvisor.engine.partition import look_sizes
+from ppadvisor.engine.pipeline import Pipeline, TimedPlans, pipeline_of, quick_makespans_s
 from ppadvisor.engine.problem import Problem
 from ppadvisor.engine.repeated import repeated_flops_per_token
 from ppadvisor.engine.results import PlanEstimate, PlanMemory, PlanTime, StageMemory, StageTime, Verdict
 from ppadvisor.engine.step_time import StepTimes, pipeline_s, stage_times, step_times, totals_of
+from ppadvisor.engine.tables import table_of
 from ppadvisor.specs.plan import PlanSpec, PlanTable
 
 BLOCK_ROWS = 16_384
 """Plans evaluated at a time: the arrays stay in cache and memory stays bounded whatever the size of the search."""
+
+FEW_NUMBERS = 200_000
+"""Plans x groups x chunks up to which one table for all is the faster, whatever is padded."""
 
 VERDICTS: tuple[Verdict, ...] = ("fits", "borderline", "does_not_fit")
 
@@ -51,32 +57,53 @@ def verdict_of(peak: FloatArray, conservative: FloatArray, capacity: float, marg
 
 def evaluate(problem: Problem, plans: PlanTable, *, margin: float) -> EstimateTable:
     """Estimate every plan of a table from the stages that can bind, block by block."""
-    number, chunks = len(plans), _chunks_of_a_rank(plans)
     whole = ("binding_stage", "verdict")
-    columns = {f.name: np.zeros(number, dtype=np.int64 if f.name in whole else float) for f in fields(EstimateTable)}
+    columns = {
+        f.name: np.zeros(len(plans), dtype=np.int64 if f.name in whole else float) for f in fields(EstimateTable)
+    }
     result = EstimateTable(**columns)
-    for size in np.unique(chunks):
-        # arrays have an axis for the chunks of a rank: plans with as many go together
-        alike = np.flatnonzero(chunks == size)
-        for start in range(0, len(alike), BLOCK_ROWS):
-            rows = alike[start : start + BLOCK_ROWS]
-            block = _evaluate_block(problem, plans.take(rows), margin)
-            for name, values in vars(block).items():
-                getattr(result, name)[rows] = values
+    for rows in _blocks(problem, plans):
+        block = _evaluate_block(problem, plans.take(rows), margin)
+        for name, values in vars(block).items():
+            getattr(result, name)[rows] = values
     return result
 
 
-def _chunks_of_a_rank(plans: PlanTable) -> NDArray[np.int64]:
-    copies = np.array([schedules.get(name).parameter_copies for name in plans.schedule_names], dtype=np.int64)
-    return np.asarray(plans.virtual_stages * copies[plans.schedule])
+def verdicts(problem: Problem, plans: PlanTable, *, margin: float) -> NDArray[np.int64]:
+    """The verdicts of `evaluate` alone: memory, no time."""
+    result = np.zeros(len(plans), dtype=np.int64)
+    for rows in _blocks(problem, plans):
+        inputs = PlanInputs.of(problem, plans.take(rows), every_stage=False).by_size()
+        memory = memory_table(inputs, keep_terms=False)
+        capacity = problem.cluster.gpu.memory_bytes
+        result[rows] = verdict_of(memory.total.max(axis=1), memory.high.max(axis=1), capacity, margin)
+    return result
+
+
+def _blocks(problem: Problem, plans: PlanTable) -> Iterator[NDArray[np.int64]]:
+    """The rows of a table, BLOCK_ROWS at most at a time."""
+    for alike in _alike_in_size(problem, plans):
+        for start in range(0, len(alike), BLOCK_ROWS):
+            yield alike[start : start + BLOCK_ROWS]
+
+
+def _alike_in_size(problem: Problem, plans: PlanTable) -> list[NDArray[np.int64]]:
+    """Rows that have about as many groups of ranks and chunks to look at: arrays have an axis for each of the two."""
+    layouts, row = layouts_of(plans)
+    sizes = look_sizes(problem.model, layouts)
+    groups, chunks = (max(size) for size in zip(*sizes, strict=True)) if sizes else (0, 0)
+    if len(plans) * groups * chunks <= FEW_NUMBERS:
+        return [np.arange(len(plans))]
+    alike = [(groups.bit_length(), chunks.bit_length()) for groups, chunks in sizes]
+    number = np.array([sorted(set(alike)).index(size) for size in alike], dtype=np.int64)[row]
+    return [np.flatnonzero(number == index) for index in range(len(set(alike)))]
 
 
 def _evaluate_block(problem: Problem, plans: PlanTable, margin: float) -> EstimateTable:
-    inputs = PlanInputs.of(problem, plans, every_stage=False)
+    inputs = PlanInputs.of(problem, plans, every_stage=False).by_size()
     memory = memory_table(inputs, keep_terms=False)
     times = stage_times(inputs)
-    with_links, free = (pipeline_s(inputs, totals_of(inputs, times, links=links)) for links in (True, False))
-    step = step_times(inputs, times, with_links, free)
+    step = step_times(inputs, times, pipeline_s(inputs, totals_of(inputs, times, links=True)))
     binding = np.argmax(memory.total, axis=1)
     peak, conservative = memory.total.max(axis=1), memory.high.max(axis=1)
     return EstimateTable(
@@ -112,14 +139,29 @@ def _estimate(pipeline: Pipeline, memory: PlanMemory) -> PlanEstimate:
 
 def quick_step_times(problem: Problem, plan: PlanSpec) -> StepTimes:
     """The step of `estimate_plan` from a replay of a few rounds of micro-batches; hand-offs count as imbalance."""
-    pipeline = timed_pipeline(problem, plan)
-    makespan = np.array([pipeline.quick_makespan_s()])
-    return step_times(pipeline.inputs, pipeline.times, makespan, makespan)
+    inputs = PlanInputs.of(problem, table_of(plan), every_stage=True)
+    timed = TimedPlans(inputs, stage_times(inputs))
+    (makespan,) = quick_makespans_s([timed])
+    return step_times(inputs, timed.times, makespan, makespan)
+
+
+def quick_steps_s(problem: Problem, plans: PlanTable) -> FloatArray:
+    """Step times of `estimate_plan` from replays of a few rounds of micro-batches: to tell near-ties apart. (plans,)"""
+    layouts, layout = layouts_of(plans)
+    shapes = [(len(one.placement), len(one.placement[0])) for one in layouts]
+    shape = np.array([sorted(set(shapes)).index(one) for one in shapes], dtype=np.int64)[layout]
+    groups = [np.flatnonzero(shape == index) for index in range(len(set(shapes)))]
+    inputs = [PlanInputs.of(problem, plans.take(rows), every_stage=True) for rows in groups]
+    tables = [TimedPlans(of_group, stage_times(of_group)) for of_group in inputs]
+    result = np.zeros(len(plans))
+    for rows, table, makespans in zip(groups, tables, quick_makespans_s(tables), strict=True):
+        result[rows] = step_times(table.inputs, table.times, makespans).step
+    return result
 
 
 def quick_step_time_s(problem: Problem, plan: PlanSpec) -> float:
-    """The step time of `estimate_plan` from a replay of a few rounds of micro-batches: to tell near-ties apart."""
-    return float(quick_step_times(problem, plan).step[0])
+    """`quick_steps_s` of one plan."""
+    return float(quick_steps_s(problem, table_of(plan))[0])
 
 
 def _plan_memory(inputs: PlanInputs, plan: PlanSpec, margin: float) -> PlanMemory:

@@ -88,7 +88,7 @@ def _whole_gradients(view: StageView) -> Formula:
     parameters, values = _all_parameters(view)
     text = f"{gradient_bytes_per_parameter(inputs)} * {parameters}"
     source = "whole until the step's only reduction, beside their sharded sum: FSDP2 under pipelining"
-    return plan.formula(text, source, values, alive=bool(view.of_stage(whole_gradients_bytes(inputs)[:, :, 0, 0])))
+    return plan.formula(text, source, values, alive=bool(whole_gradients_bytes(inputs)))
 
 
 def _optimizer_states(view: StageView) -> Formula:

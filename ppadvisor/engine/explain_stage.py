@@ -8,8 +8,7 @@ from functools import cached_property
 
 from ppadvisor.engine.explain_inputs import PlanView
 from ppadvisor.engine.inputs import FloatArray
-from ppadvisor.engine.memory_activations import in_flight_at
-from ppadvisor.engine.memory_axes import MOMENTS
+from ppadvisor.engine.memory_axes import in_flight_at
 from ppadvisor.engine.recomputation import kept_inputs, layer_saved, recomputed_share
 from ppadvisor.engine.results import StageMemory
 
@@ -56,8 +55,7 @@ class StageView:
     def chunks(self) -> tuple[ChunkView, ...]:
         """The chunks of the rank; one where it holds one stage of the model."""
         inputs, held = self.plan.inputs, self.plan.placement[self.stage]
-        moment = MOMENTS.index(self.memory.moment)
-        alive = in_flight_at(inputs)[0, self.stage, :, moment]
+        alive = in_flight_at(inputs, self.memory.moment)[0, self.stage]
         waiting = inputs.chunks_waiting[0, self.stage] if inputs.chunks_waiting is not None else 0.0 * alive
         kept, share = kept_inputs(inputs)[0, self.stage], recomputed_share(inputs)[0, self.stage]
         return tuple(

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from functools import cached_property, lru_cache, wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,11 +27,32 @@ from ppadvisor.specs.model import LayerKind
 from ppadvisor.specs.plan import PlanTable
 
 FloatArray = NDArray[np.float64]
+NumberT = TypeVar("NumberT", bound=np.generic)
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 def beside_stages(assumed: float | FloatArray) -> FloatArray:
     """An assumption in a formula of shape (plans, stages): a number stays one, one a plan becomes a column."""
     return np.asarray(assumed)[..., None]
+
+
+def of_rows(values: NDArray[NumberT], rows: NDArray[np.int64]) -> NDArray[NumberT]:
+    """Some rows of a table whose plans lie next to each other, laid out the same."""
+    return np.take(values.T, rows, axis=-1).T
+
+
+def by_kind(values: Sequence[FloatArray]) -> FloatArray:
+    """(plans,) of each kind of layer -> (plans, kinds), plans next to each other."""
+    return np.stack(values).T
+
+
+def _over_kinds(layers: FloatArray, per_kind: FloatArray) -> FloatArray:
+    """Sum over the kinds of layer, the last axis of both."""
+    total = layers[..., 0] * per_kind[..., 0]
+    for index in range(1, layers.shape[-1]):
+        total = total + layers[..., index] * per_kind[..., index]
+    return np.asarray(total)
 
 
 @lru_cache(maxsize=4096)
@@ -40,6 +62,19 @@ def layout_of(schedule_id: str, split: Split, virtual_stages: int) -> Layout:
     ranks = len(split) // virtual_stages
     placement = schedule.placement(ranks, virtual_stages).tolist()
     return Layout(split, tuple(tuple(held) for held in placement), schedule.spreads_head)
+
+
+def layouts_of(plans: PlanTable) -> tuple[list[Layout], NDArray[np.int64]]:
+    """The distinct layouts of a table, and which of them each plan has."""
+    most_v, schedules_ = int(plans.virtual_stages.max(initial=0)) + 1, len(plans.schedule_names)
+    used, row = np.unique(
+        (plans.split * schedules_ + plans.schedule) * most_v + plans.virtual_stages, return_inverse=True
+    )
+    of_schedule, v = np.divmod(used, most_v)
+    split, schedule = np.divmod(of_schedule, schedules_)
+    named = zip(schedule.tolist(), split.tolist(), v.tolist(), strict=True)
+    layouts = [layout_of(plans.schedule_names[index], plans.splits[one], chunks) for index, one, chunks in named]
+    return layouts, row.astype(np.int64)
 
 
 @dataclass(frozen=True)
@@ -54,15 +89,24 @@ class PlanInputs:
     the schedules' closed forms, every chunk alike."""
     chunks_waiting: FloatArray | None = None
     """Likewise those of them whose input gradient is done and whose weight gradient is not; None: not told apart."""
+    sizes: tuple[PlanInputs, NDArray[np.int64]] | None = None
+    """The distinct sizes of these plans, without stages, and which of them each plan has; None: not told apart."""
+    known: dict[tuple[Any, ...], Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """What functions that several terms share have answered, see `remembered`."""
 
     @staticmethod
     def of(problem: Problem, plans: PlanTable, *, every_stage: bool) -> PlanInputs:
-        """Look up what the ranks of each plan hold. All plans must have the same number of chunks a rank."""
-        sizes = np.stack([plans.split, plans.schedule, plans.virtual_stages], axis=1)
-        used, row = np.unique(sizes, axis=0, return_inverse=True)
-        layouts = [layout_of(plans.schedule_names[s], plans.splits[split], v) for split, s, v in used.tolist()]
-        table = stages_of(problem.model, layouts, every_stage=every_stage)
-        return PlanInputs(problem, plans, table.take(row.reshape(-1).astype(np.int64)))
+        """Look up what the ranks of each plan hold."""
+        layouts, row = layouts_of(plans)
+        stages = stages_of(problem.model, layouts, every_stage=every_stage)
+        return PlanInputs(problem, plans, stages if len(plans) == 1 else stages.take(row))
+
+    def by_size(self) -> PlanInputs:
+        """The same, with what hangs on the sizes alone (see `once_per_size`) worked out once for each of them."""
+        first, row = self.plans.distinct_sizes()
+        nothing = np.zeros((0, 0), dtype=np.int64)
+        none = Stages(nothing, nothing, *(np.zeros((0,) * axes) for axes in (3, 4, 3, 3, 1, 1)))
+        return replace(self, sizes=(PlanInputs(self.problem, self.plans.take(first), none), row))
 
     @cached_property
     def kinds(self) -> tuple[LayerKind, ...]:
@@ -135,14 +179,16 @@ class PlanInputs:
             held = self.chunks_alive if self.chunks_waiting is None else self.chunks_alive + self.chunks_waiting
             stages_of_rank = held.shape[2] / self.copies
             return np.asarray(held.sum(axis=2) / stages_of_rank[:, None])
-        result = np.zeros(self.stages.first_stage.shape)
+        result = np.zeros_like(self.stages.first_stage, dtype=np.float64)
         for schedule, rows in self.rows_by_schedule():
-            plans = self.plans.take(rows)
-            size = (plans.pipeline_parallel, plans.num_microbatches, plans.virtual_stages)
-            p, m, v = (column[:, None] for column in size)
-            first, last = self.stages.first_stage[rows], self.stages.last_stage[rows]
-            for rank in (first, (first + last) // 2, last):
-                result[rows] = np.maximum(result[rows], schedule.in_flight_microbatches(p, m, v, rank))
+            p, m, v = (column[rows][:, None] for column in self.plans.pipeline_sizes)
+            first, last = of_rows(self.stages.first_stage, rows), of_rows(self.stages.last_stage, rows)
+            # the first counts for a group of one, and no less than nothing is held
+            held = np.maximum(0.0, schedule.in_flight_microbatches(p, m, v, first))
+            if (last > first).any():
+                for rank in ((first + last) // 2, last):
+                    held = np.maximum(held, schedule.in_flight_microbatches(p, m, v, rank))
+            result[rows] = held
         return result
 
     @cached_property
@@ -150,8 +196,9 @@ class PlanInputs:
         """Forwards of each chunk that are alive at a rank's peak, (plans, stages, chunks)."""
         if self.chunks_alive is not None:
             return self.chunks_alive
-        chunks = self.stages.chunk_head.shape[2]
-        return np.repeat((self.in_flight / self.copies[:, None])[:, :, None], chunks, axis=2)
+        return np.asarray(
+            np.broadcast_to((self.in_flight / self.copies[:, None])[:, :, None], self.stages.chunk_head.shape)
+        )
 
     @cached_property
     def head_in_flight(self) -> FloatArray:
@@ -174,28 +221,12 @@ class PlanInputs:
     @cached_property
     def layer_parameters(self) -> tuple[FloatArray, FloatArray]:
         """(dense, routed-expert) parameters of one layer of each kind on one rank, (plans, kinds)."""
-        pairs = [self.rank_parameters(layer_weights(self.problem.model, kind)) for kind in self.kinds]
-        dense, expert = zip(*pairs, strict=True)
-        return np.stack(dense, axis=-1), np.stack(expert, axis=-1)
+        return _layer_parameters(self)
 
     @cached_property
     def end_parameters(self) -> tuple[FloatArray, FloatArray, FloatArray]:
         """Dense parameters on one rank of (embedding, head, MTP projections and embedding copy), (plans,)."""
-        model = self.problem.model
-        alone = self.plans.pipeline_parallel == 1
-        # per entry of the vocabulary, since its padding depends on t
-        table = model.hidden_size * self.vocab_size / self.plans.tensor_parallel
-        embedding = self.rank_parameters(embedding_weights(model, 0))[0] + table
-        # tied weights exist a second time on the last stage, as soon as it is not also the first
-        own_copy = ~alone if model.tied_embeddings else np.ones_like(alone)
-        bias = self.vocab_size / self.plans.tensor_parallel if model.lm_head_bias else 0.0
-        head = self.rank_parameters(head_weights(model, 0, own_copy=False))[0] + bias + table * own_copy
-        extra = tuple(w for w in mtp_weights(model) if w.name.startswith("mtp_"))
-        mtp = model.mtp_num_layers * self.rank_parameters(extra)[0] if extra else np.zeros(len(self.plans))
-        if model.mtp_num_layers:
-            # the prediction layers look tokens up again: their stage keeps a copy of the table (gpt_model.py:173)
-            mtp = mtp + table * ~alone
-        return embedding, head, mtp
+        return _end_parameters(self)
 
     @cached_property
     def both_ends(self) -> FloatArray:
@@ -223,16 +254,19 @@ class PlanInputs:
 
     def per_stage(self, per_kind: FloatArray) -> FloatArray:
         """Sum a quantity of one layer, (plans, kinds), over the layers of each stage: (plans, stages)."""
-        return np.asarray(np.einsum("psk,pk->ps", self.stages.layers, per_kind))
+        return _over_kinds(self.stages.layers, per_kind[:, None])
 
     def per_chunk(self, per_kind: FloatArray) -> FloatArray:
         """Sum a quantity of one layer, (plans, kinds), over the layers of each chunk: (plans, stages, chunks)."""
-        return np.asarray(np.einsum("psck,pk->psc", self.stages.chunk_layers, per_kind))
+        return _over_kinds(self.stages.chunk_layers, per_kind[:, None, None])
 
     def largest_layer(self, per_kind: FloatArray) -> FloatArray:
         """The largest value among the kinds of layer that a stage holds: (plans, kinds) -> (plans, stages)."""
-        held = self.stages.layers > 0
-        return np.asarray(np.max(np.where(held, per_kind[:, None, :], 0.0), axis=-1, initial=0.0))
+        largest = np.zeros_like(self.stages.count, dtype=np.float64)
+        for index in range(per_kind.shape[1]):
+            held = self.stages.layers[:, :, index] > 0
+            largest = np.maximum(largest, np.where(held, per_kind[:, None, index], 0.0))
+        return largest
 
     def tensor_bytes(self, tensors: tuple[Tensor, ...]) -> FloatArray:
         """Bytes of a layer's tensors for one micro-batch on one rank, (plans,)."""
@@ -266,3 +300,70 @@ class PlanInputs:
         if when is When.SEQUENCE_PARALLEL:
             return self.sequence_ways > 1
         return np.ones(len(self.plans), dtype=np.bool_)
+
+
+def remembered(function: Callable[Concatenate[PlanInputs, P], T]) -> Callable[Concatenate[PlanInputs, P], T]:
+    """A function of the inputs that several terms share: worked out once for each table and arguments."""
+
+    @wraps(function)
+    def answer(inputs: PlanInputs, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        key = (function, *args, *kwargs.items())
+        if key not in inputs.known:
+            inputs.known[key] = function(inputs, *args, **kwargs)
+        return cast(T, inputs.known[key])
+
+    return answer
+
+
+def once_per_size(function: Callable[Concatenate[PlanInputs, P], T]) -> Callable[Concatenate[PlanInputs, P], T]:
+    """A function of the plans' sizes alone, not of their stages, schedule or recomputation: worked out for each size.
+
+    It returns arrays that begin with the axis of the plans, alone or in tuples, mappings and records.
+    """
+
+    @wraps(function)
+    def for_every_plan(inputs: PlanInputs, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        if inputs.sizes is None:
+            return function(inputs, *args, **kwargs)
+        sizes, row = inputs.sizes
+        return cast(T, _spread(function(sizes, *args, **kwargs), row))
+
+    return for_every_plan
+
+
+@once_per_size
+def _layer_parameters(inputs: PlanInputs) -> tuple[FloatArray, FloatArray]:
+    pairs = [inputs.rank_parameters(layer_weights(inputs.problem.model, kind)) for kind in inputs.kinds]
+    dense, expert = zip(*pairs, strict=True)
+    return by_kind(dense), by_kind(expert)
+
+
+@once_per_size
+def _end_parameters(inputs: PlanInputs) -> tuple[FloatArray, FloatArray, FloatArray]:
+    model = inputs.problem.model
+    alone = inputs.plans.pipeline_parallel == 1
+    # per entry of the vocabulary, since its padding depends on t
+    table = model.hidden_size * inputs.vocab_size / inputs.plans.tensor_parallel
+    embedding = inputs.rank_parameters(embedding_weights(model, 0))[0] + table
+    # tied weights exist a second time on the last stage, as soon as it is not also the first
+    own_copy = ~alone if model.tied_embeddings else np.ones_like(alone)
+    bias = inputs.vocab_size / inputs.plans.tensor_parallel if model.lm_head_bias else 0.0
+    head = inputs.rank_parameters(head_weights(model, 0, own_copy=False))[0] + bias + table * own_copy
+    extra = tuple(w for w in mtp_weights(model) if w.name.startswith("mtp_"))
+    mtp = model.mtp_num_layers * inputs.rank_parameters(extra)[0] if extra else np.zeros(len(inputs.plans))
+    if model.mtp_num_layers:
+        # the prediction layers look tokens up again: their stage keeps a copy of the table (gpt_model.py:173)
+        mtp = mtp + table * ~alone
+    return embedding, head, mtp
+
+
+def _spread(value: Any, row: NDArray[np.int64]) -> Any:
+    if isinstance(value, np.ndarray):
+        return of_rows(value, row)
+    if isinstance(value, tuple):
+        return tuple(_spread(one, row) for one in value)
+    if isinstance(value, dict):
+        return {name: _spread(one, row) for name, one in value.items()}
+    if is_dataclass(value) and not isinstance(value, type):
+        return replace(value, **{f.name: _spread(getattr(value, f.name), row) for f in fields(value)})
+    return value

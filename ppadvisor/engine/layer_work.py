@@ -8,8 +8,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from ppadvisor.engine.inputs import FloatArray, PlanInputs
-from ppadvisor.engine.memory_axes import at_moments, by_stage
+from ppadvisor.engine.inputs import FloatArray, PlanInputs, by_kind, once_per_size, remembered
+from ppadvisor.engine.memory_axes import NOTHING, Term, at
 from ppadvisor.engine.recomputation import drops, group_layers, layer_input_bytes, layer_saved, rows_by_choice
 from ppadvisor.frameworks.profile import Tensor
 from ppadvisor.specs.model import LayerKind
@@ -19,36 +19,49 @@ Halves = tuple[FloatArray, FloatArray]
 """Of a layer's feed-forward and of its attention, (plans,) each."""
 
 
-def recomputed_layer_bytes(inputs: PlanInputs) -> FloatArray:
+def recomputed_layer_bytes(inputs: PlanInputs) -> Term:
     """The layer in work under recomputation: what it keeps once its forward has been repeated.
 
     Under full recomputation a whole layer or group of layers, under selective what is made again of one half.
     """
-    result = by_stage(inputs.largest_layer(halves_in_work(inputs)[0]))
     full = inputs.plans.recomputed_fully()
+    if not full.any() and all(choice == NONE for choice, _ in rows_by_choice(inputs)):
+        return NOTHING
+    result = inputs.largest_layer(halves_in_work(inputs)[0])
     if full.any():
         group = inputs.largest_layer(layer_saved(inputs)) * group_layers(inputs)
         kept = layer_input_bytes(inputs)[:, None] * (group_layers(inputs) > 0)
-        result = np.where(full[:, None, None, None], by_stage(np.maximum(group - kept, 0.0)), result)
-    return result * at_moments(layer_backward=1)
+        result = np.where(full[:, None], np.maximum(group - kept, 0.0), result)
+    return at(result, "layer_backward")
 
 
-def layer_backward_work_bytes(inputs: PlanInputs) -> FloatArray:
+def layer_backward_work_bytes(inputs: PlanInputs) -> Term:
     """Gradients and gathered inputs alive in the backward of one layer, in the half that needs more."""
-    return by_stage(inputs.largest_layer(halves_in_work(inputs)[1])) * at_moments(layer_backward=1)
+    return at(inputs.largest_layer(halves_in_work(inputs)[1]), "layer_backward")
 
 
+@remembered
 def halves_in_work(inputs: PlanInputs) -> tuple[FloatArray, FloatArray]:
     """(made again by selective recomputation, in work) of the half that needs more together, (plans, kinds) each."""
-    shape = (len(inputs.plans), len(inputs.kinds))
-    repeated, in_work = np.zeros(shape), np.zeros(shape)
-    for choice, rows in rows_by_choice(inputs):
-        for index, kind in enumerate(inputs.kinds):
-            made, work = repeated_by_half(inputs, kind, choice), work_by_half(inputs, kind, choice)
-            half = half_that_needs_more(made, work)[rows]
-            repeated[rows, index] = np.choose(half, [of_half[rows] for of_half in made])
-            in_work[rows, index] = np.choose(half, [of_half[rows] for of_half in work])
+    of_choices = [(rows, _halves_in_work(inputs, choice)) for choice, rows in rows_by_choice(inputs)]
+    if len(of_choices) == 1:
+        return of_choices[0][1]
+    repeated, in_work = (np.zeros((len(inputs.plans), len(inputs.kinds)), order="F") for _ in range(2))
+    for rows, (of_made, of_work) in of_choices:
+        repeated[rows], in_work[rows] = of_made[rows], of_work[rows]
     return repeated, in_work
+
+
+@once_per_size
+def _halves_in_work(inputs: PlanInputs, choice: Recomputation) -> tuple[FloatArray, FloatArray]:
+    """The same under one recomputation."""
+    repeated, in_work = [], []
+    for kind in inputs.kinds:
+        made, work = repeated_by_half(inputs, kind, choice), work_by_half(inputs, kind, choice)
+        half = half_that_needs_more(made, work)
+        repeated.append(np.choose(half, made))
+        in_work.append(np.choose(half, work))
+    return by_kind(repeated), by_kind(in_work)
 
 
 def half_that_needs_more(made: Halves, work: Halves) -> NDArray[np.int64]:

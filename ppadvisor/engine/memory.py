@@ -1,8 +1,8 @@
 """Memory of every stage: named terms at a few moments; the peak is the highest moment, the sum of its terms.
 
-Every term is a function of the plan table that returns bytes of shape (plans, stages, chunks, moments), where an
-axis on which the term does not depend has length 1. A stage's terms at a moment, chunks summed, add up to what is
-allocated at that moment; the allowances of the process (context, communicators, fragmentation) come on top.
+Every term is a function of the plan table that returns, for the moments at which it is alive, bytes of shape
+(plans, stages). A stage's terms at a moment add up to what is allocated at that moment; the allowances of the process
+(context, communicators, fragmentation) come on top.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from ppadvisor.engine.inputs import FloatArray, PlanInputs
+from ppadvisor.engine.inputs import FloatArray, PlanInputs, by_kind, once_per_size
 from ppadvisor.engine.layer_work import layer_backward_work_bytes, recomputed_layer_bytes
 from ppadvisor.engine.memory_activations import (
     embedding_activations_bytes,
@@ -29,7 +29,7 @@ from ppadvisor.engine.memory_activations import (
     waiting_activations_bytes,
     waiting_head_bytes,
 )
-from ppadvisor.engine.memory_axes import MOMENTS
+from ppadvisor.engine.memory_axes import MOMENTS, Term, in_table
 from ppadvisor.engine.memory_states import (
     autograd_gradients_bytes,
     gathered_parameters_bytes,
@@ -46,7 +46,7 @@ from ppadvisor.engine.recomputation import drops, group_layers, recomputed_share
 from ppadvisor.specs.assumptions import Assumption
 from ppadvisor.specs.recomputation import NONE, Recomputation
 
-TERMS: tuple[tuple[str, Callable[[PlanInputs], FloatArray]], ...] = (
+TERMS: tuple[tuple[str, Callable[[PlanInputs], Term]], ...] = (
     ("weights", weights_bytes),
     ("gradients", gradients_bytes),
     ("autograd_gradients", autograd_gradients_bytes),
@@ -113,21 +113,19 @@ class MemoryTable:
 
 def memory_table(inputs: PlanInputs, *, keep_terms: bool) -> MemoryTable:
     """Evaluate every term, take each stage's highest moment. Without `keep_terms` only the sums are kept."""
-    shape = (*inputs.stages.count.shape, len(MOMENTS))
-    allocated_at, static_at = np.zeros(shape), np.zeros(shape)
-    at_moment: dict[str, FloatArray] = {}
+    nothing = np.zeros_like(inputs.stages.count, dtype=np.float64)
+    allocated_at, static_at, made = _Sums(nothing), _Sums(nothing), dict[str, Term]()
     for name, term in TERMS:
-        by_moment = term(inputs).sum(axis=2)
-        allocated_at += by_moment
+        of_term = term(inputs)
+        allocated_at.add(of_term)
         if name in BETWEEN_STEPS:
-            static_at += by_moment
+            static_at.add(of_term)
         if keep_terms:
-            at_moment[name] = np.broadcast_to(by_moment, shape)
-    moment = np.argmax(allocated_at, axis=-1)
-    allocated = np.take_along_axis(allocated_at, moment[..., None], axis=-1)[..., 0]
-    terms = {name: np.take_along_axis(values, moment[..., None], axis=-1)[..., 0] for name, values in at_moment.items()}
-    static = np.take_along_axis(static_at, moment[..., None], axis=-1)[..., 0]
-    low, middle, high = (_allowances(inputs, allocated, allocated - static, end) for end in ENDS)
+            made[name] = of_term
+    moment, allocated = allocated_at.highest()
+    terms = {name: _chosen(in_table(term, nothing.shape), moment) for name, term in made.items()}
+    transient = allocated - static_at.at(moment)
+    low, middle, high = (_allowances(inputs, allocated, transient, end) for end in ENDS)
     if keep_terms:
         terms |= middle
     # padding groups hold nothing and must never bind
@@ -140,9 +138,48 @@ def memory_table(inputs: PlanInputs, *, keep_terms: bool) -> MemoryTable:
     return MemoryTable(terms, allocated * real, total, total + together(above) * real, moment, below, above)
 
 
+class _Sums:
+    """Sums of terms at every moment. Moments that have had the same terms share one array until they differ."""
+
+    def __init__(self, nothing: FloatArray) -> None:
+        self._sums = dict.fromkeys(MOMENTS, nothing)
+
+    def add(self, term: Term) -> None:
+        made: dict[tuple[int, int], FloatArray] = {}
+        for moment, values in term.items():
+            before = self._sums[moment]
+            key = id(before), id(values)
+            if key not in made:
+                made[key] = before + values
+            self._sums[moment] = made[key]
+
+    def highest(self) -> tuple[NDArray[np.int64], FloatArray]:
+        """(index of the highest moment, the first of equals; the sum there)."""
+        first, *others = self._sums.values()
+        index, highest = np.zeros_like(first, dtype=np.int64), first
+        for number, other in enumerate(others, 1):
+            above = other > highest
+            index = np.where(above, number, index)
+            highest = np.where(above, other, highest)
+        return index, highest
+
+    def at(self, moment: NDArray[np.int64]) -> FloatArray:
+        """The sum at a moment of each plan and stage."""
+        first, *others = self._sums.values()
+        chosen = first
+        for number, other in enumerate(others, 1):
+            chosen = chosen if other is first else np.where(moment == number, other, chosen)
+        return chosen
+
+
+def _chosen(values: FloatArray, moment: NDArray[np.int64]) -> FloatArray:
+    return np.asarray(np.take_along_axis(values, moment[..., None], axis=-1)[..., 0])
+
+
 def together(ranges: Mapping[str, FloatArray]) -> FloatArray:
     """How far a sum may lie off when each part may lie so far off by itself: the root of the sum of squares."""
-    return np.asarray(np.sqrt(np.sum([size**2 for size in ranges.values()], axis=0)))
+    squares = [size**2 for size in ranges.values()]
+    return np.asarray(np.sqrt(sum(squares[1:], squares[0])))
 
 
 def _dispatched_bytes(inputs: PlanInputs) -> FloatArray:
@@ -150,17 +187,20 @@ def _dispatched_bytes(inputs: PlanInputs) -> FloatArray:
     if inputs.problem.model.moe is None:
         return np.zeros(inputs.stages.count.shape)
     whole = _dispatched_per_layer(inputs, NONE)
-    kept = whole.copy()
+    kept = whole.copy(order="F")
     for choice, rows in rows_by_choice(inputs):
-        kept[rows] = _dispatched_per_layer(inputs, choice)[rows]
+        if choice.kind == "selective":
+            kept[rows] = _dispatched_per_layer(inputs, choice)[rows]
     full = inputs.plans.recomputed_fully()[:, None]
     again = np.where(full, inputs.largest_layer(whole) * group_layers(inputs), inputs.largest_layer(whole - kept))
-    stash = (inputs.per_chunk(kept) * (1.0 - recomputed_share(inputs)) * inputs.chunk_in_flight).sum(axis=2)
+    of_chunks = inputs.per_chunk(kept) * (1.0 - recomputed_share(inputs)) * inputs.chunk_in_flight
+    stash = inputs.stages.all_chunks(of_chunks)
     # what waits for its weight gradient is whole, recomputed where it had to be
     waiting = 0.0 if inputs.chunks_waiting is None else (inputs.per_chunk(whole) * inputs.chunks_waiting).sum(axis=2)
     return np.asarray(stash + again + waiting)
 
 
+@once_per_size
 def _dispatched_per_layer(inputs: PlanInputs, choice: Recomputation) -> FloatArray:
     """Bytes of the tensors of dispatched tokens that a layer keeps under a selective recomputation, (plans, kinds)."""
     problem = inputs.problem
@@ -169,7 +209,7 @@ def _dispatched_per_layer(inputs: PlanInputs, choice: Recomputation) -> FloatArr
         tensors = problem.framework.saved_tensors(problem.model, problem.training, kind)
         routed = (t for t in tensors if t.spread.name.startswith("EXPERT") and not drops(choice, t))
         per_kind.append(inputs.tensor_bytes(tuple(routed)))
-    return np.stack(per_kind, axis=-1)
+    return by_kind(per_kind)
 
 
 def communicator_groups(inputs: PlanInputs) -> FloatArray:
@@ -188,7 +228,6 @@ def _allowances(inputs: PlanInputs, allocated: FloatArray, transient: FloatArray
     `transient`: what of the allocated comes and goes with the micro-batches.
     """
     assumed = inputs.problem.assumptions
-    ones = np.ones_like(allocated)
 
     def of(assumption: Assumption) -> float:
         return {"value": assumption.value, "low": assumption.low, "high": assumption.high}[end]
@@ -198,7 +237,9 @@ def _allowances(inputs: PlanInputs, allocated: FloatArray, transient: FloatArray
     return {
         "allocator_overhead": lost,
         "step_blocks": step_blocks_bytes(inputs, of(assumed.reduction_buckets)),
-        "cuda_context": ones * of(assumed.cuda_context_bytes),
-        "workspace": ones * of(assumed.workspace_bytes),
-        "communicator_buffers": communicator_groups(inputs)[:, None] * ones * of(assumed.communicator_bytes),
+        "cuda_context": np.full_like(allocated, of(assumed.cuda_context_bytes)),
+        "workspace": np.full_like(allocated, of(assumed.workspace_bytes)),
+        "communicator_buffers": communicator_groups(inputs)[:, None]
+        * np.ones_like(allocated)
+        * of(assumed.communicator_bytes),
     }

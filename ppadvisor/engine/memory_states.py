@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from ppadvisor.engine.inputs import FloatArray, PlanInputs
-from ppadvisor.engine.memory_axes import at_moments, by_stage
+from ppadvisor.engine.inputs import FloatArray, PlanInputs, by_kind, of_rows, once_per_size
+from ppadvisor.engine.memory_axes import IN_PIPELINE, NOTHING, Term, always, at
 from ppadvisor.engine.parameters import layer_weights
 
 
@@ -20,7 +20,7 @@ def _sharded(inputs: PlanInputs, from_stage: int) -> tuple[FloatArray, FloatArra
 def _state(inputs: PlanInputs, bytes_per_parameter: float, from_stage: int) -> FloatArray:
     dense, expert = inputs.parameters
     dense_ways, expert_ways = _sharded(inputs, from_stage)
-    return by_stage(bytes_per_parameter * (dense / dense_ways + expert / expert_ways))
+    return bytes_per_parameter * (dense / dense_ways + expert / expert_ways)
 
 
 def gradient_bytes_per_parameter(inputs: PlanInputs) -> int:
@@ -62,36 +62,41 @@ def weight_bytes_per_parameter(inputs: PlanInputs) -> int:
     return training.weight_bytes + (2 if beside else 0)
 
 
-def weights_bytes(inputs: PlanInputs) -> FloatArray:
+def weights_bytes(inputs: PlanInputs) -> Term:
     """Weights of the stage, divided under ZeRO-3."""
-    return _state(inputs, weight_bytes_per_parameter(inputs), from_stage=3)
+    return always(_state(inputs, weight_bytes_per_parameter(inputs), from_stage=3))
 
 
-def gradients_bytes(inputs: PlanInputs) -> FloatArray:
+def gradients_bytes(inputs: PlanInputs) -> Term:
     """Accumulated gradients of the stage, divided from ZeRO-2 on."""
-    return _state(inputs, gradient_bytes_per_parameter(inputs), from_stage=2)
+    return always(_state(inputs, gradient_bytes_per_parameter(inputs), from_stage=2))
 
 
-def whole_gradients_bytes(inputs: PlanInputs) -> FloatArray:
+def whole_gradients_bytes(inputs: PlanInputs) -> Term:
     """Gradients that stay whole until the step's only reduction, beside their sharded sum: FSDP2 under pipelining."""
-    dense, expert = inputs.parameters
     shards = (inputs.plans.optimizer_sharding >= 2) & (inputs.plans.num_microbatches > 1)
     alive = shards & (inputs.sharding_ways > 1) & inputs.problem.framework.accumulates_whole_gradients
-    return by_stage(gradient_bytes_per_parameter(inputs) * (dense + expert) * alive[:, None])
+    if not alive.any():
+        return NOTHING
+    dense, expert = inputs.parameters
+    return always(gradient_bytes_per_parameter(inputs) * (dense + expert) * alive[:, None])
 
 
-def optimizer_states_bytes(inputs: PlanInputs) -> FloatArray:
+def optimizer_states_bytes(inputs: PlanInputs) -> Term:
     """Main weights and moments, divided by d c (experts: by their own data-parallel size) from ZeRO-1 on."""
-    return _state(inputs, optimizer_bytes_per_parameter(inputs), from_stage=1)
+    return always(_state(inputs, optimizer_bytes_per_parameter(inputs), from_stage=1))
 
 
-def main_gradients_bytes(inputs: PlanInputs) -> FloatArray:
+def main_gradients_bytes(inputs: PlanInputs) -> Term:
     """The optimizer's fp32 copy of 16-bit gradients, divided from ZeRO-1 on; at the step alone where it is freed.
 
     Source: Megatron-LM megatron/core/optimizer (made by the step, freed by the next `zero_grad`).
     """
-    held = _state(inputs, main_gradient_bytes_per_parameter(inputs), from_stage=1)
-    return held * at_moments(optimizer_step=1) if inputs.problem.framework.frees_main_gradients else held
+    each = main_gradient_bytes_per_parameter(inputs)
+    if not each:
+        return NOTHING
+    held = _state(inputs, each, from_stage=1)
+    return at(held, "optimizer_step") if inputs.problem.framework.frees_main_gradients else always(held)
 
 
 def autograd_gradients_alive(inputs: PlanInputs) -> FloatArray:
@@ -102,15 +107,17 @@ def autograd_gradients_alive(inputs: PlanInputs) -> FloatArray:
     return np.asarray(kept * (inputs.plans.optimizer_sharding <= 1), dtype=np.float64)
 
 
-def autograd_gradients_bytes(inputs: PlanInputs) -> FloatArray:
+def autograd_gradients_bytes(inputs: PlanInputs) -> Term:
     """Autograd's 16-bit gradients beside the accumulated fp32 ones, whole, from one backward to the next.
 
     Source: DeepSpeed deepspeed/runtime/bf16_optimizer.py, update_hp_grads (does not free them by default). The next
     backward frees them as it starts; counted at every moment, on the heavy side.
     """
+    alive = autograd_gradients_alive(inputs)
+    if not alive.any():
+        return NOTHING
     dense, expert = inputs.parameters
-    each = inputs.problem.training.activation_bytes * autograd_gradients_alive(inputs)[:, None]
-    return by_stage(each * (dense + expert))
+    return always(inputs.problem.training.activation_bytes * alive[:, None] * (dense + expert))
 
 
 def step_blocks_bytes(inputs: PlanInputs, buckets: float) -> FloatArray:
@@ -144,15 +151,23 @@ def gathered_bytes_per_parameter(inputs: PlanInputs) -> FloatArray:
     return np.asarray(per_parameter * (inputs.sharding_ways > 1), dtype=np.float64)
 
 
-def gathered_parameters_bytes(inputs: PlanInputs) -> FloatArray:
+def gathered_parameters_bytes(inputs: PlanInputs) -> Term:
     """ZeRO-2 and 3: whole gradients of the layer in work; ZeRO-3: whole weights of it and of the next one."""
+    of_parameter = gathered_bytes_per_parameter(inputs)
+    if not of_parameter.any():
+        return NOTHING
     dense, expert = inputs.layer_parameters
-    layer = inputs.largest_layer(dense + expert) * gathered_bytes_per_parameter(inputs)[:, None]
-    return by_stage(layer) * at_moments(layer_backward=1, loss=1, head_backward=1, embedding_backward=1)
+    return at(inputs.largest_layer(dense + expert) * of_parameter[:, None], *IN_PIPELINE)
 
 
 def distinct_matrix_parameters(inputs: PlanInputs) -> FloatArray:
     """Elements of one matrix of each shape in the largest layer of a stage, on one rank, (plans, stages)."""
+    return inputs.largest_layer(_distinct_matrix_parameters(inputs))
+
+
+@once_per_size
+def _distinct_matrix_parameters(inputs: PlanInputs) -> FloatArray:
+    """The same of a layer of each kind, (plans, kinds)."""
     model = inputs.problem.model
     per_kind = []
     for kind in inputs.kinds:
@@ -161,10 +176,10 @@ def distinct_matrix_parameters(inputs: PlanInputs) -> FloatArray:
         num_experts = model.moe.num_experts if model.moe else 1
         # a rank's experts share one shape
         per_kind.append(dense + expert * inputs.plans.expert_parallel / num_experts)
-    return inputs.largest_layer(np.stack(per_kind, axis=-1))
+    return by_kind(per_kind)
 
 
-def weight_gradient_buffers_bytes(inputs: PlanInputs) -> FloatArray:
+def weight_gradient_buffers_bytes(inputs: PlanInputs) -> Term:
     """Transformer Engine's buffer per distinct weight shape, kept for good: one layer's matrices, one expert's.
 
     In the weight's precision.
@@ -172,18 +187,22 @@ def weight_gradient_buffers_bytes(inputs: PlanInputs) -> FloatArray:
     Source: TransformerEngine, get_dummy_wgrad (with gradient-accumulation fusion); the output layer has its own.
     """
     if not inputs.problem.framework.dummy_weight_gradients:
-        return np.zeros((1, 1, 1, 1))
+        return NOTHING
     head = inputs.problem.model.hidden_size * inputs.vocab_size / inputs.plans.tensor_parallel
     elements = distinct_matrix_parameters(inputs) + head[:, None] * inputs.stages.has_head
-    return by_stage(inputs.problem.training.weight_bytes * elements)
+    return always(inputs.problem.training.weight_bytes * elements)
 
 
-def weight_versions_bytes(inputs: PlanInputs) -> FloatArray:
+def weight_versions_bytes(inputs: PlanInputs) -> Term:
     """Asynchronous schedules: the older versions of its weights that a rank keeps for the backwards still to come."""
-    versions = np.ones(inputs.stages.count.shape)
-    for schedule, rows in inputs.rows_by_schedule():
-        if schedule.weight_versions is not None:
-            p = inputs.plans.pipeline_parallel[rows][:, None]
-            versions[rows] = schedule.weight_versions(p, inputs.stages.first_stage[rows])
+    several = [
+        (schedule.weight_versions, rows) for schedule, rows in inputs.rows_by_schedule() if schedule.weight_versions
+    ]
+    if not several:
+        return NOTHING
+    versions = np.ones_like(inputs.stages.count, dtype=np.float64)
+    for of_schedule, rows in several:
+        p = inputs.plans.pipeline_parallel[rows][:, None]
+        versions[rows] = of_schedule(p, of_rows(inputs.stages.first_stage, rows))
     dense, expert = inputs.parameters
-    return by_stage((versions - 1) * weight_bytes_per_parameter(inputs) * (dense + expert))
+    return always((versions - 1) * weight_bytes_per_parameter(inputs) * (dense + expert))

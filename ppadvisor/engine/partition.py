@@ -6,10 +6,12 @@ places them without a layout string.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, fields
+from functools import cached_property, lru_cache
 from itertools import pairwise
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -79,12 +81,16 @@ class Stages:
     """What the ranks of several layouts hold: arrays (layouts, groups), padded with groups of count 0.
 
     A group is a run of ranks that hold the same, so that in a search one look at each group is enough. With one group
-    a rank, every rank is shown. Arrays that begin with `chunk_` have an axis for the chunks of a rank.
+    a rank, every rank is shown. Arrays that begin with `chunk_` have an axis for the chunks of a rank, in a search one
+    entry for all that hold the same. There plans lie next to each other in memory (Fortran order), for a table is long
+    and the other axes are short.
     """
 
     first_stage: IntArray
     """The first rank of the group."""
     count: IntArray
+    chunk_count: FloatArray
+    """(layouts, groups, chunks): how many chunks of the rank hold the same; 0 where there is none."""
     chunk_layers: FloatArray
     """(layouts, groups, chunks, kinds): layers of each kind, multi-token-prediction layers included."""
     chunk_embedding: FloatArray
@@ -98,17 +104,25 @@ class Stages:
     @cached_property
     def layers(self) -> FloatArray:
         """(layouts, groups, kinds): layers of each kind, all chunks of a rank."""
-        return np.asarray(self.chunk_layers.sum(axis=2))
+        return np.asarray(sum(self.chunk_layers[:, :, c] * self.chunk_count[:, :, c, None] for c in self._chunks))
 
     @cached_property
     def has_embedding(self) -> FloatArray:
         """(layouts, groups): embeddings (or shares of one) that a rank holds."""
-        return np.asarray(self.chunk_embedding.sum(axis=2))
+        return self.all_chunks(self.chunk_embedding)
 
     @cached_property
     def has_head(self) -> FloatArray:
         """(layouts, groups): heads (or shares of one) that a rank holds."""
-        return np.asarray(self.chunk_head.sum(axis=2))
+        return self.all_chunks(self.chunk_head)
+
+    def all_chunks(self, of_chunks: FloatArray) -> FloatArray:
+        """Sum a quantity of each chunk, (layouts, groups, chunks), over the chunks of a rank: (layouts, groups)."""
+        return np.asarray(sum(of_chunks[:, :, c] * self.chunk_count[:, :, c] for c in self._chunks))
+
+    @property
+    def _chunks(self) -> range:
+        return range(self.chunk_count.shape[2])
 
     @property
     def last_stage(self) -> IntArray:
@@ -117,15 +131,7 @@ class Stages:
 
     def take(self, layouts: IntArray) -> Stages:
         """The same for a list of layouts (repeats allowed): one row a plan."""
-        return Stages(
-            self.first_stage[layouts],
-            self.count[layouts],
-            self.chunk_layers[layouts],
-            self.chunk_embedding[layouts],
-            self.chunk_head[layouts],
-            self.adjacent[layouts],
-            self.far[layouts],
-        )
+        return Stages(*(np.take(getattr(self, field.name).T, layouts, axis=-1).T for field in fields(self)))
 
 
 @dataclass(frozen=True)
@@ -141,26 +147,30 @@ class Layout:
 _Chunk = tuple[tuple[int, ...], float, float]
 
 
-def _stage_contents(model: ModelSpec, layout: Layout) -> list[_Chunk]:
+_Rank = tuple[int, int, tuple[tuple[int, _Chunk], ...]]
+"""The first of a group of ranks, how many they are, and their chunks: how many, and what they hold."""
+
+
+def _stage_contents(kind_of_layer: tuple[int, ...], mtp_layers: int, layout: Layout) -> list[_Chunk]:
     """For each stage: layers of each kind, shares of the embedding and of the head."""
-    kinds, kind_of_layer = model.layer_kinds()
-    ranks = len(layout.placement)
+    kinds, ranks = max(kind_of_layer) + 1, len(layout.placement)
     contents, start = [], 0
     for stage, size in enumerate(layout.split):
         last = stage == len(layout.split) - 1
         held = list(kind_of_layer[start : start + size])
         if last:
-            held += [kind_of_layer[-1]] * model.mtp_num_layers
-        counts = tuple(held.count(k) for k in range(len(kinds)))
+            held += [kind_of_layer[-1]] * mtp_layers
+        counts = tuple(held.count(k) for k in range(kinds))
         ends = (1 / ranks, 1 / ranks) if layout.spreads_vocabulary else (float(stage == 0), float(last))
         contents.append((counts, *ends))
         start += size
     return contents
 
 
-def _groups(model: ModelSpec, layout: Layout, every_stage: bool) -> list[tuple[int, int, list[_Chunk]]]:
-    """Runs of ranks that hold the same: (first rank, number of ranks, its chunks)."""
-    stages = _stage_contents(model, layout)
+@lru_cache(maxsize=4096)
+def _groups(kind_of_layer: tuple[int, ...], mtp_layers: int, layout: Layout, every_stage: bool) -> tuple[_Rank, ...]:
+    """Runs of ranks that hold the same, and their chunks, those that hold the same taken together."""
+    stages = _stage_contents(kind_of_layer, mtp_layers, layout)
     groups: list[tuple[int, int, list[_Chunk]]] = []
     for rank, held in enumerate(layout.placement):
         chunks = [stages[stage] for stage in held]
@@ -168,7 +178,24 @@ def _groups(model: ModelSpec, layout: Layout, every_stage: bool) -> list[tuple[i
             groups[-1] = (groups[-1][0], groups[-1][1] + 1, chunks)
         else:
             groups.append((rank, 1, chunks))
-    return groups
+    return tuple((first, count, _alike(chunks, every_stage)) for first, count, chunks in groups)
+
+
+def _alike(chunks: list[_Chunk], every_stage: bool) -> tuple[tuple[int, _Chunk], ...]:
+    if every_stage:
+        return tuple((1, chunk) for chunk in chunks)
+    return tuple((number, chunk) for chunk, number in Counter(chunks).items())
+
+
+def _groups_of(model: ModelSpec, layouts: Sequence[Layout], every_stage: bool) -> list[tuple[_Rank, ...]]:
+    _, kind_of_layer = model.layer_kinds()
+    return [_groups(tuple(kind_of_layer), model.mtp_num_layers, layout, every_stage) for layout in layouts]
+
+
+def look_sizes(model: ModelSpec, layouts: Sequence[Layout]) -> list[tuple[int, int]]:
+    """(groups of ranks, different chunks of one rank) of each layout: what a search looks at."""
+    grouped = _groups_of(model, layouts, every_stage=False)
+    return [(len(groups), max(len(chunks) for _, _, chunks in groups)) for groups in grouped]
 
 
 def stage_ranks(placement: Placement) -> list[int]:
@@ -188,26 +215,25 @@ def _boundaries(layout: Layout) -> tuple[int, int]:
 
 
 def stages_of(model: ModelSpec, layouts: Sequence[Layout], *, every_stage: bool) -> Stages:
-    """The ranks of each layout, in runs of equal ones (`every_stage` False) or one by one.
-
-    All layouts must have the same number of chunks a rank.
-    """
-    grouped = [_groups(model, layout, every_stage) for layout in layouts]
+    """The ranks of each layout, in runs of equal ones (`every_stage` False) or one by one."""
+    grouped = _groups_of(model, layouts, every_stage)
     shape = (len(layouts), max(len(groups) for groups in grouped))
-    chunks = len(layouts[0].placement[0])
+    chunks = max(len(held) for groups in grouped for _, _, held in groups)
     num_kinds = len(model.layer_kinds()[0])
+    order: Literal["C", "F"] = "C" if every_stage else "F"
     stages = Stages(
-        np.zeros(shape, dtype=np.int64),
-        np.zeros(shape, dtype=np.int64),
-        np.zeros((*shape, chunks, num_kinds)),
-        np.zeros((*shape, chunks)),
-        np.zeros((*shape, chunks)),
+        np.zeros(shape, dtype=np.int64, order=order),
+        np.zeros(shape, dtype=np.int64, order=order),
+        np.zeros((*shape, chunks), order=order),
+        np.zeros((*shape, chunks, num_kinds), order=order),
+        np.zeros((*shape, chunks), order=order),
+        np.zeros((*shape, chunks), order=order),
         *np.array([_boundaries(layout) for layout in layouts], dtype=np.float64).T,
     )
     for i, groups in enumerate(grouped):
         for j, (first, count, held) in enumerate(groups):
             stages.first_stage[i, j], stages.count[i, j] = first, count
-            stages.chunk_layers[i, j] = [layers for layers, _, _ in held]
-            stages.chunk_embedding[i, j] = [embedding for _, embedding, _ in held]
-            stages.chunk_head[i, j] = [head for _, _, head in held]
+            for k, (number, (layers, embedding, head)) in enumerate(held):
+                stages.chunk_count[i, j, k], stages.chunk_layers[i, j, k] = number, layers
+                stages.chunk_embedding[i, j, k], stages.chunk_head[i, j, k] = embedding, head
     return stages

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from ppadvisor.engine.inputs import FloatArray, PlanInputs
+from ppadvisor.engine.inputs import FloatArray, PlanInputs, by_kind, of_rows, once_per_size, remembered
 from ppadvisor.frameworks.profile import Tensor
 from ppadvisor.specs.recomputation import NONE, Recomputation
 
@@ -27,20 +27,23 @@ def drops(choice: Recomputation, tensor: Tensor) -> bool:
     return choice.kind == "selective" and not set(tensor.modules).isdisjoint(choice.modules)
 
 
+@remembered
 def layer_input_bytes(inputs: PlanInputs) -> FloatArray:
     """The input of a layer, kept where its forward is repeated: divided only by sequence parallelism. (plans,)"""
     problem = inputs.problem
     return problem.training.activation_bytes * problem.model.hidden_size * inputs.tokens / inputs.sequence_ways
 
 
+@remembered
+@once_per_size
 def layer_saved(inputs: PlanInputs, choice: Recomputation = NONE) -> FloatArray:
     """Bytes that one layer of each kind keeps for one micro-batch under a recomputation, (plans, kinds)."""
     if choice.kind == "full":
-        return np.repeat(layer_input_bytes(inputs)[:, None], len(inputs.kinds), axis=1)
+        return by_kind([layer_input_bytes(inputs)] * len(inputs.kinds))
     problem = inputs.problem
     tensors = [problem.framework.saved_tensors(problem.model, problem.training, kind) for kind in inputs.kinds]
     kept = [tuple(t for t in of_kind if not drops(choice, t)) for of_kind in tensors]
-    return np.stack([inputs.tensor_bytes(of_kind) for of_kind in kept], axis=-1)
+    return by_kind([inputs.tensor_bytes(of_kind) for of_kind in kept])
 
 
 def saved_per_layer(inputs: PlanInputs) -> FloatArray:
@@ -48,7 +51,7 @@ def saved_per_layer(inputs: PlanInputs) -> FloatArray:
 
     Under full recomputation those of a layer that is recomputed.
     """
-    saved = np.zeros((len(inputs.plans), len(inputs.kinds)))
+    saved = np.zeros((len(inputs.plans), len(inputs.kinds)), order="F")
     made: dict[tuple[str, tuple[str, ...]], FloatArray] = {}
     for choice, rows in rows_by_choice(inputs):
         key = (choice.kind, choice.modules)
@@ -58,6 +61,7 @@ def saved_per_layer(inputs: PlanInputs) -> FloatArray:
     return saved
 
 
+@remembered
 def _layers_and_period(inputs: PlanInputs) -> tuple[FloatArray, FloatArray]:
     """(layers of each chunk that are recomputed; layers from one kept input to the next), (plans, stages, chunks).
 
@@ -70,12 +74,13 @@ def _layers_and_period(inputs: PlanInputs) -> tuple[FloatArray, FloatArray]:
         if choice.kind != "full":
             continue
         if choice.method == "block":
-            layers[rows] = np.minimum(held[rows], choice.num_layers)
+            layers[rows] = np.minimum(of_rows(held, rows), choice.num_layers)
         else:
-            layers[rows], period[rows] = held[rows], choice.num_layers
+            layers[rows], period[rows] = of_rows(held, rows), choice.num_layers
     return layers, period
 
 
+@remembered
 def recomputed_share(inputs: PlanInputs) -> FloatArray:
     """Of each chunk's layers, those whose whole forward is repeated, (plans, stages, chunks).
 
@@ -101,6 +106,7 @@ def saved_per_chunk(inputs: PlanInputs) -> FloatArray:
     return np.where(full[:, None, None], whole + layer_input_bytes(inputs)[:, None, None] * kept_inputs(inputs), plain)
 
 
+@remembered
 def group_layers(inputs: PlanInputs) -> FloatArray:
     """Layers that are recomputed in one go, (plans, stages): the group of `uniform`, one of `block`."""
     layers, period = _layers_and_period(inputs)

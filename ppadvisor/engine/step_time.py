@@ -21,7 +21,7 @@ from ppadvisor.engine.communication import (
     tied_embedding_s,
 )
 from ppadvisor.engine.compute import Pass, embedding_compute, head_compute, layer_compute
-from ppadvisor.engine.inputs import FloatArray, PlanInputs, beside_stages
+from ppadvisor.engine.inputs import FloatArray, PlanInputs, beside_stages, by_kind, once_per_size
 from ppadvisor.engine.memory_states import (
     gradient_bytes_per_parameter,
     main_gradient_bytes_per_parameter,
@@ -53,14 +53,18 @@ class StageTimes:
 
 def layer_passes(inputs: PlanInputs, kind: LayerKind) -> dict[str, Pass]:
     """The work of one layer of this kind by part, (plans,)."""
-    compute = layer_compute(inputs, kind)
-    parts = {
-        "compute": compute,
+    parts = _plain_passes(inputs, kind)
+    return parts | {"recompute": Pass(np.zeros(len(inputs.plans)), repeated_s(inputs, kind, parts))}
+
+
+@once_per_size
+def _plain_passes(inputs: PlanInputs, kind: LayerKind) -> dict[str, Pass]:
+    return {
+        "compute": layer_compute(inputs, kind),
         "tensor_parallel": tensor_parallel_pass(inputs, kind),
         "context_parallel": context_parallel_pass(inputs),
         "expert_parallel": expert_parallel_pass(inputs, kind),
     }
-    return parts | {"recompute": Pass(np.zeros(len(inputs.plans)), repeated_s(inputs, kind, parts))}
 
 
 def stage_times(inputs: PlanInputs) -> StageTimes:
@@ -68,20 +72,21 @@ def stage_times(inputs: PlanInputs) -> StageTimes:
     per_kind = [layer_passes(inputs, kind) for kind in inputs.kinds]
     head, embedding = head_compute(inputs), embedding_compute(inputs)
     ends = (embedding, inputs.stages.chunk_embedding), (head, inputs.stages.chunk_head)
-    forward = np.zeros(inputs.stages.chunk_head.shape)
+    forward = np.zeros_like(inputs.stages.chunk_head)
     backward, work = np.zeros_like(forward), {}
     for part in WORK_PARTS:
-        part_forward = inputs.per_chunk(np.stack([passes[part].forward for passes in per_kind], axis=-1))
-        part_backward = inputs.per_chunk(np.stack([passes[part].backward for passes in per_kind], axis=-1))
+        passes = [of_kind[part] for of_kind in per_kind]
+        part_forward = inputs.per_chunk(by_kind([one.forward for one in passes]))
+        part_backward = inputs.per_chunk(by_kind([one.backward for one in passes]))
         if part == "recompute":
             part_backward = part_backward * repeating_share(inputs)
         if part == "compute":
             for end, where in ends:
                 part_forward = part_forward + end.forward[:, None, None] * where
                 part_backward = part_backward + end.backward[:, None, None] * where
-        work[part] = (part_forward + part_backward).sum(axis=2)
+        work[part] = inputs.stages.all_chunks(part_forward + part_backward)
         forward, backward = forward + part_forward, backward + part_backward
-    weight_grad = inputs.per_chunk(np.stack([passes["compute"].weight_grad for passes in per_kind], axis=-1))
+    weight_grad = inputs.per_chunk(by_kind([np.asarray(passes["compute"].weight_grad) for passes in per_kind]))
     for end, where in ends:
         weight_grad = weight_grad + np.asarray(end.weight_grad)[:, None, None] * where
     return StageTimes(forward, backward, weight_grad, work)
@@ -119,7 +124,7 @@ def totals_of(inputs: PlanInputs, times: StageTimes, *, links: bool) -> ChunkTot
 def _of_a_rank(inputs: PlanInputs, of_chunks: FloatArray) -> FloatArray:
     """A rank's chunks together, (plans, stages); of two copies the first alone."""
     both = (inputs.copies > 1)[:, None]
-    return np.asarray(np.where(both, of_chunks[:, :, 0], of_chunks.sum(axis=2)))
+    return np.asarray(np.where(both, of_chunks[:, :, 0], inputs.stages.all_chunks(of_chunks)))
 
 
 def _chunk_extremes(inputs: PlanInputs, times: StageTimes) -> dict[str, FloatArray]:
@@ -129,7 +134,7 @@ def _chunk_extremes(inputs: PlanInputs, times: StageTimes) -> dict[str, FloatArr
         "input_grad": times.backward - times.weight_grad,
         "weight_grad": times.weight_grad,
     }
-    real = (inputs.stages.count > 0)[:, :, None]
+    real = inputs.stages.chunk_count > 0
     least = {f"chunk_{kind}_min_s": np.where(real, s, np.inf).min(axis=(1, 2)) for kind, s in kinds.items()}
     most = {f"chunk_{kind}_max_s": np.where(real, s, 0.0).max(axis=(1, 2)) for kind, s in kinds.items()}
     return least | most
@@ -143,29 +148,24 @@ def pipeline_s(inputs: PlanInputs, totals: ChunkTotals) -> FloatArray:
     """Makespan of the pipeline by each schedule's array form, (plans,)."""
     result = np.zeros(len(inputs.plans))
     for schedule, rows in inputs.rows_by_schedule():
-        plans = inputs.plans.take(rows)
-        result[rows] = schedule.pipeline_time_s(
-            plans.pipeline_parallel, plans.num_microbatches, plans.virtual_stages, _take(totals, rows)
-        )
+        p, m, v = (column[rows] for column in inputs.plans.pipeline_sizes)
+        result[rows] = schedule.pipeline_time_s(p, m, v, _take(totals, rows))
     return result
 
 
 def equal_stages_s(inputs: PlanInputs, times: StageTimes) -> FloatArray:
     """Makespan if the same work were spread evenly over the stages and the links were free, (plans,)."""
-    ranks, count = inputs.plans.pipeline_parallel, inputs.stages.count[:, :, None]
+    ranks, count = inputs.plans.pipeline_parallel, inputs.stages.count[:, :, None] * inputs.stages.chunk_count
     mean = {
         name: (of_chunks * count).sum(axis=(1, 2)) / ranks / inputs.copies
         for name, of_chunks in (("f", times.forward), ("b", times.backward), ("w", times.weight_grad))
     }
     result = np.zeros(len(inputs.plans))
     for schedule, rows in inputs.rows_by_schedule():
-        plans = inputs.plans.take(rows)
-        v = plans.virtual_stages
+        p, m, v = (column[rows] for column in inputs.plans.pipeline_sizes)
         forward, backward, weight = (mean[name][rows] / v for name in "fbw")
         split = weight if schedule.splits_backward else np.zeros_like(weight)
-        result[rows] = schedule.makespan_s(
-            plans.pipeline_parallel, plans.num_microbatches, v, forward, backward - split, split
-        )
+        result[rows] = schedule.makespan_s(p, m, v, forward, backward - split, split)
     return result
 
 
@@ -195,25 +195,33 @@ class StepTimes:
     bubble_fraction: FloatArray
     """1 − Σ busy/(p·makespan): fill, drain, imbalance and hand-offs together."""
     terms: dict[str, FloatArray]
-    """WORK_PARTS, IDLE_PARTS and STEP_PARTS; they add up to `step`."""
+    """WORK_PARTS, IDLE_PARTS and STEP_PARTS; they add up to `step`. Empty where they were not asked for."""
 
 
-def step_times(inputs: PlanInputs, times: StageTimes, pipeline: FloatArray, pipeline_free: FloatArray) -> StepTimes:
-    """Put a step together from stage times and the makespan with and without links."""
+def step_times(
+    inputs: PlanInputs, times: StageTimes, pipeline: FloatArray, pipeline_free: FloatArray | None = None
+) -> StepTimes:
+    """Put a step together from stage times and the makespan with and without links.
+
+    Without the latter what the pipeline waits is not told apart: the step and its bubble, no terms.
+    """
     p, m = inputs.plans.pipeline_parallel, inputs.plans.num_microbatches
     # of two copies of the model a micro-batch passes one
     passes = m / inputs.copies
-    terms = {name: passes * (part * inputs.stages.count).sum(axis=1) / p for name, part in times.work.items()}
-    busy = sum(terms.values(), np.zeros(len(inputs.plans)))
-    equal = equal_stages_s(inputs, times)
-    # never below zero but by rounding, and a bubble of -3e-17 s is a riddle to whoever reads it
-    terms["bubble"] = np.maximum(equal - busy, 0.0)
-    terms["imbalance"] = pipeline_free - equal
-    terms["handoff"] = pipeline - pipeline_free
+    work = {name: passes * (part * inputs.stages.count).sum(axis=1) / p for name, part in times.work.items()}
+    busy = sum(work.values(), np.zeros(len(inputs.plans)))
     real = inputs.stages.count > 0
     exposed = data_parallel_s(inputs, gradient_bytes_per_parameter(inputs))
-    terms["data_parallel"] = np.where(real, exposed, 0.0).max(axis=1) + tied_embedding_s(inputs)
-    terms["optimizer"] = np.where(real, optimizer_s(inputs), 0.0).max(axis=1)
-    terms["overhead"] = np.full(len(inputs.plans), inputs.problem.assumptions.step_overhead_s.value)
-    step = pipeline + sum((terms[name] for name in STEP_PARTS), np.zeros(len(inputs.plans)))
+    after = {
+        "data_parallel": np.where(real, exposed, 0.0).max(axis=1) + tied_embedding_s(inputs),
+        "optimizer": np.where(real, optimizer_s(inputs), 0.0).max(axis=1),
+        "overhead": np.full(len(inputs.plans), inputs.problem.assumptions.step_overhead_s.value),
+    }
+    step = pipeline + sum(after.values(), np.zeros(len(inputs.plans)))
+    terms = {}
+    if pipeline_free is not None:
+        equal = equal_stages_s(inputs, times)
+        # never below zero but by rounding, and a bubble of -3e-17 s is a riddle to whoever reads it
+        idle = np.maximum(equal - busy, 0.0), pipeline_free - equal, pipeline - pipeline_free
+        terms = work | dict(zip(IDLE_PARTS, idle, strict=True)) | after
     return StepTimes(step, pipeline, np.maximum(1.0 - busy / pipeline, 0.0), terms)

@@ -358,10 +358,14 @@ class Schedule:
     def rank_orders(self, p: int, m: int, v: int | None = None) -> tuple[RankOrder, ...]:
         """The order of each rank; an `InputError` where the schedule cannot run p, m, v. Without v its default."""
         chunks = self.virtual_stages.default if v is None else v
-        problem = self.problem(p, m, chunks)
+        self.refuse(p, m, chunks)
+        return self.order(p, m, chunks)
+
+    def refuse(self, p: int, m: int, v: int) -> None:
+        """An `InputError` where the schedule cannot run p, m, v."""
+        problem = self.problem(p, m, v)
         if problem is not None:
             raise InputError(f"schedule {self.id}: {problem}")
-        return self.order(p, m, chunks)
 
     def problem(self, p: int, m: int, v: int) -> str | None:
         """Why (p, m, v) cannot be run: sizes below 1, a v that is not allowed, or the schedule's own constraint."""

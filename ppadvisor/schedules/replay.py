@@ -22,7 +22,18 @@ from ppadvisor.errors import InputError
 from ppadvisor.schedules.base import FloatArray, IntArray, Kind, RankOrder, peak_in_flight_chunks
 from ppadvisor.schedules.graph import Graph, ScheduleDeadlock, ScheduleError, Wait, build_graph
 
-__all__ = ["IDLE_CAUSES", "Replay", "ScheduleDeadlock", "ScheduleError", "Wait", "replay"]
+__all__ = [
+    "IDLE_CAUSES",
+    "Graph",
+    "Replay",
+    "Run",
+    "ScheduleDeadlock",
+    "ScheduleError",
+    "Wait",
+    "build_graph",
+    "replay",
+    "timed_run",
+]
 
 IDLE_CAUSES = ("fill", "drain", "upstream", "downstream", "link")
 """Before a rank's first action; after its last; waiting for a forward input, or for a gradient, that was not yet
@@ -63,7 +74,7 @@ class Replay:
 
 
 @dataclass(frozen=True)
-class _Wires:
+class Wires:
     """For what each action makes: seconds on the wire and the link, a number for each pair of ranks.
 
     What stays on its rank takes 0 seconds, on the "link" of the rank with itself.
@@ -73,7 +84,7 @@ class _Wires:
     link: IntArray
 
 
-def _wires(graph: Graph, num_stages: int, forward_s: ArrayLike, backward_s: ArrayLike, meeting_s: ArrayLike) -> _Wires:
+def _wires(graph: Graph, num_stages: int, forward_s: ArrayLike, backward_s: ArrayLike, meeting_s: ArrayLike) -> Wires:
     boundaries = (num_stages - 1,)
     table = [_seconds(forward_s, boundaries, "handoff_s"), _seconds(backward_s, boundaries, "handoff_backward_s")]
     receiver = np.flatnonzero(graph.needs >= 0)
@@ -88,7 +99,7 @@ def _wires(graph: Graph, num_stages: int, forward_s: ArrayLike, backward_s: Arra
     seconds[sender[~is_forward]] = table[1][stage[~is_forward]]
     link[sender] = graph.rank[sender] * ranks + graph.rank[receiver]
     seconds[graph.held] = _seconds(meeting_s, (), "meeting_s")
-    return _Wires(seconds, link)
+    return Wires(seconds, link)
 
 
 def _seconds(given: ArrayLike, shape: tuple[int, ...], name: str) -> FloatArray:
@@ -118,12 +129,52 @@ def _durations(graph: Graph, shape: tuple[int, ...], times: Mapping[Kind, ArrayL
     return durations
 
 
-def _run(graph: Graph, durations: FloatArray, wires: _Wires, blocking: bool) -> tuple[FloatArray, FloatArray]:
+@dataclass(frozen=True)
+class Run:
+    """An order of work with its times: of each row of the graph the seconds, and what carries what it makes."""
+
+    graph: Graph
+    durations: FloatArray
+    wires: Wires
+
+    @property
+    def makespan_s(self) -> float:
+        """Seconds from the first start to the last end, hand-offs beside the computing."""
+        return float((self.starts_s() + self.durations).max())
+
+    def starts_s(self) -> FloatArray:
+        """The start of each row."""
+        return _run(self, blocking=False)[0]
+
+    def busy_s(self) -> FloatArray:
+        """Seconds of work of each rank."""
+        return _per_rank(self.graph, self.durations)[: self.graph.ranks]
+
+    def of_ranks(self, seconds: FloatArray) -> tuple[FloatArray, ...]:
+        """Of each rank what a quantity of each row is for its own actions."""
+        return _per_action(self.graph, seconds)
+
+
+def timed_run(
+    graph: Graph,
+    placement: IntArray,
+    times: Mapping[Kind, ArrayLike | None],
+    handoff_s: ArrayLike,
+    handoff_backward_s: ArrayLike,
+    meeting_s: ArrayLike = 0.0,
+) -> Run:
+    """The times of `replay` laid along the rows of the graph. `InputError` for times that cannot be."""
+    durations = _durations(graph, placement.shape, times)
+    return Run(graph, durations, _wires(graph, int(placement.max()) + 1, handoff_s, handoff_backward_s, meeting_s))
+
+
+def _run(run: Run, blocking: bool) -> tuple[FloatArray, FloatArray]:
     """Start of every action, and when what it makes is where it is needed.
 
     Plain lists and one loop: each rank goes on until its next action needs one not yet done, and is woken by it.
     """
-    needs, seconds, wire, link = (a.tolist() for a in (graph.needs, durations, wires.seconds, wires.link))
+    graph, wires = run.graph, run.wires
+    needs, seconds, wire, link = (a.tolist() for a in (graph.needs, run.durations, wires.seconds, wires.link))
     start, arrival = [0.0] * len(needs), [-1.0] * len(needs)
     arrival.append(0.0)  # of what an action that needs nothing, −1, waits for
     position, limit = graph.first[:-1].tolist(), graph.first[1:].tolist()
@@ -229,11 +280,12 @@ def replay(
     be left out; S, and T or U (`vocabulary_backward_s`), take 0 unless given. Hand-offs: per boundary between stage s
     and s+1 (stages − 1,), or one number; backwards the same unless given; within a rank they cost nothing.
     """
-    graph, num_stages = build_graph(order, placement), int(placement.max()) + 1
     times = forward_s, backward_s, input_grad_s, weight_grad_s, vocabulary_forward_s, *(vocabulary_backward_s,) * 2
-    durations = _durations(graph, placement.shape, dict(zip(Kind, times, strict=True)))
     back_s = handoff_s if handoff_backward_s is None else handoff_backward_s
-    start, arrival = _run(graph, durations, _wires(graph, num_stages, handoff_s, back_s, meeting_s), blocking)
+    graph, num_stages = build_graph(order, placement), int(placement.max()) + 1
+    run = timed_run(graph, placement, dict(zip(Kind, times, strict=True)), handoff_s, back_s, meeting_s)
+    durations = run.durations
+    start, arrival = _run(run, blocking)
     end = start + durations
     waits = _waits(graph, start, end, arrival, blocking)
     chunks = peak_in_flight_chunks(order, freed_at_input_grad)

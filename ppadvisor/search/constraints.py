@@ -13,16 +13,17 @@ from ppadvisor.engine.tables import plan_of
 from ppadvisor.frameworks.profile import BoolArray, Rule
 from ppadvisor.search.recomputations import beyond_chunks, beyond_chunks_message
 from ppadvisor.specs.model import ModelSpec
-from ppadvisor.specs.plan import PlanSpec, PlanTable
+from ppadvisor.specs.plan import PlanSpec, PlanTable, distinct_rows
 from ppadvisor.specs.training import TrainingSpec
 
 
 def _schedule_violated(_: ModelSpec, __: TrainingSpec, plans: PlanTable) -> BoolArray:
     """Asks each schedule once per distinct (p, m, v)."""
-    sizes = np.stack([plans.schedule, plans.pipeline_parallel, plans.num_microbatches, plans.virtual_stages], axis=1)
-    distinct, rows = np.unique(sizes, axis=0, return_inverse=True)
-    problems = [schedules.get(plans.schedule_names[s]).problem(p, m, v) is not None for s, p, m, v in distinct.tolist()]
-    return np.array(problems, dtype=np.bool_)[rows.reshape(-1)]
+    columns = (plans.schedule, *plans.pipeline_sizes)
+    first, row = distinct_rows(columns)
+    sizes = zip(*(column[first].tolist() for column in columns), strict=True)
+    problems = [schedules.get(plans.schedule_names[s]).problem(p, m, v) is not None for s, p, m, v in sizes]
+    return np.array(problems, dtype=np.bool_)[row]
 
 
 def _schedule_message(_: ModelSpec, __: TrainingSpec, plan: PlanSpec) -> str:

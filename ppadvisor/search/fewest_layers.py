@@ -6,16 +6,17 @@ the limit at that number or a little above it; from there it is searched by halv
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ppadvisor.engine.evaluate import VERDICTS, EstimateTable, evaluate
+from ppadvisor.engine.evaluate import VERDICTS, EstimateTable, evaluate, verdicts
 from ppadvisor.engine.problem import Problem
 from ppadvisor.search.recomputations import largest_chunk
-from ppadvisor.specs.plan import IntArray, PlanTable
+from ppadvisor.specs.plan import IntArray, PlanTable, row_keys
 from ppadvisor.specs.recomputation import FULL, NONE, Recomputation
 
 FloatArray = NDArray[np.float64]
@@ -70,18 +71,18 @@ def with_fewest_layers(problem: Problem, plans: PlanTable, estimates: EstimateTa
     held = largest_chunk(problem.model, plans)[plans.split[without]]
     lack, room = (_beyond(estimates, rows, limits) for rows in (without, full))
     bracket = _Bracket(plans.take(without), np.zeros_like(held), held, lack, room)
-    found: list[Found] = []
+    found: list[PlanTable] = []
     turn = 0
     while True:
         bracket = bracket.take(bracket.high - bracket.low > 1)
         if not len(bracket.low):
-            return _fewest(found) if found else None
+            fewest = _fewest(found) if found else None
+            return None if fewest is None else Found(fewest, evaluate(problem, fewest, margin=margin))
         layers = bracket.guess(turn)
         tried = _with_layers(bracket.plans, layers)
-        guess = evaluate(problem, tried, margin=margin)
-        fits = guess.verdict == VERDICTS.index("fits")
+        fits = verdicts(problem, tried, margin=margin) == VERDICTS.index("fits")
         if fits.any():
-            found.append(Found(tried.take(fits), _rows(guess, np.flatnonzero(fits))))
+            found.append(tried.take(fits))
         bracket = replace(bracket, low=np.where(fits, bracket.low, layers), high=np.where(fits, layers, bracket.high))
         turn += 1
 
@@ -116,12 +117,7 @@ def _pairs(plans: PlanTable, estimates: EstimateTable) -> tuple[IntArray, IntArr
 
 def _key(plans: PlanTable) -> IntArray:
     """One number for all columns but the recomputation."""
-    key = np.zeros(len(plans), dtype=np.int64)
-    for name in PlanTable.column_names():
-        if name != "recompute":
-            values, inverse = np.unique(getattr(plans, name), return_inverse=True)
-            key = key * len(values) + inverse
-    return key
+    return row_keys([getattr(plans, name) for name in PlanTable.column_names() if name != "recompute"])
 
 
 def _with_layers(plans: PlanTable, layers: IntArray) -> PlanTable:
@@ -131,28 +127,28 @@ def _with_layers(plans: PlanTable, layers: IntArray) -> PlanTable:
     return replace(plans, recompute=index.astype(np.int64), recomputations=choices)
 
 
-def _rows(estimates: EstimateTable, rows: IntArray) -> EstimateTable:
-    return EstimateTable(**{f.name: getattr(estimates, f.name)[rows] for f in fields(EstimateTable)})
-
-
-def _fewest(found: list[Found]) -> Found:
+def _fewest(found: list[PlanTable]) -> PlanTable:
     """Of what was found for each plan the last, which recomputes the fewest layers."""
-    every = joined(found)
-    key = _key(every.plans)
+    every = joined_tables(found)
+    key = _key(every)
     _, last = np.unique(key[::-1], return_index=True)
-    rows = np.sort(len(key) - 1 - last)
-    return Found(every.plans.take(rows), _rows(every.estimates, rows))
+    return every.take(np.sort(len(key) - 1 - last))
+
+
+def joined_tables(tables: Sequence[PlanTable]) -> PlanTable:
+    """Several tables of the same schedules and splits as one, their recomputations told apart."""
+    choices = tuple(dict.fromkeys(choice for table in tables for choice in table.recomputations))
+    columns: dict[str, Any] = {
+        name: np.concatenate([getattr(table, name) for table in tables]) for name in PlanTable.column_names()
+    }
+    index = [np.array([choices.index(c) for c in table.recomputations], dtype=np.int64) for table in tables]
+    columns["recompute"] = np.concatenate([new[t.recompute] for new, t in zip(index, tables, strict=True)])
+    return replace(tables[0], **columns, recomputations=choices)
 
 
 def joined(parts: list[Found]) -> Found:
-    """Several tables of the same schedules and splits as one, their recomputations told apart."""
-    choices = tuple(dict.fromkeys(choice for part in parts for choice in part.plans.recomputations))
-    columns: dict[str, Any] = {
-        name: np.concatenate([getattr(p.plans, name) for p in parts]) for name in PlanTable.column_names()
-    }
-    index = [np.array([choices.index(c) for c in p.plans.recomputations], dtype=np.int64) for p in parts]
-    columns["recompute"] = np.concatenate([new[p.plans.recompute] for new, p in zip(index, parts, strict=True)])
+    """The same of tables with their estimates."""
     estimates = EstimateTable(
         **{f.name: np.concatenate([getattr(p.estimates, f.name) for p in parts]) for f in fields(EstimateTable)}
     )
-    return Found(replace(parts[0].plans, **columns, recomputations=choices), estimates)
+    return Found(joined_tables([part.plans for part in parts]), estimates)

@@ -53,10 +53,24 @@ def _name(plan: PlanSpec) -> str:
     return plan.model_dump_json()
 
 
+def quantile(draws: FloatArray, share: float) -> FloatArray:
+    """The quantile of each column, between the two nearest draws in a straight line.
+
+    `np.quantile` does the same and first imports numpy.ma, for a twentieth of the time that a small question takes.
+    """
+    place = share * (len(draws) - 1)
+    below = int(place)
+    ordered = np.sort(draws, axis=0)
+    lower, upper = ordered[below], ordered[min(below + 1, len(draws) - 1)]
+    rest = place - below
+    # from the nearer end, so that equal draws give just that
+    return np.asarray(lower + (upper - lower) * rest if rest < 0.5 else upper - (upper - lower) * (1 - rest))
+
+
 def stability(problem: Problem, estimates: Sequence[PlanEstimate]) -> Stability:
     """The band of each plan, and whether the first stays first."""
     steps = drawn_steps(problem, estimates)
-    low, high = np.quantile(steps, (LOW, HIGH), axis=0)
+    low, high = quantile(steps, LOW), quantile(steps, HIGH)
     wins = np.bincount(steps.argmin(axis=1), minlength=len(estimates)) / len(steps)
     others = wins[1:]
     rival = 1 + int(others.argmax()) if others.any() else None

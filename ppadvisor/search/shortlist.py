@@ -11,7 +11,7 @@ from itertools import islice
 
 import numpy as np
 
-from ppadvisor.engine.evaluate import estimate_fitting, quick_step_time_s
+from ppadvisor.engine.evaluate import estimate_fitting, quick_steps_s
 from ppadvisor.engine.results import PlanEstimate
 from ppadvisor.engine.tables import plan_of
 from ppadvisor.search.balance import fitting_with_best_split, with_fastest_split, with_fewer_layers
@@ -95,7 +95,7 @@ def _refined(ranked: Ranked, order: IntArray, wanted: int) -> IntArray:
         if len(variants) < (MOST_VARIANTS if near else FEW_VARIANTS):
             variants.append(int(row))
     rows = [row for plan in of_plan.values() for variants in plan.values() for row in variants]
-    seconds = np.array([quick_step_time_s(ranked.problem, plan_of(ranked.plans, row)) for row in rows])
+    seconds = quick_steps_s(ranked.problem, ranked.plans.take(np.array(rows, dtype=np.int64)))
     peaks = ranked.estimates.peak_bytes[rows]
     first = np.array(rows, dtype=np.int64)[np.lexsort((peaks, as_printed(seconds)))] if rows else order[:0]
     return np.concatenate([first, order[~np.isin(order, first)]])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -107,8 +108,9 @@ def build_space(problem: Problem, pins: Pins) -> Space:
 
 def unused_pin_values(pins: Pins, plans: PlanTable) -> list[tuple[str, int | str]]:
     """(quantity, value) of every pinned value with which there is no plan at all."""
-    found = _searched(plans)
-    return [(name, value) for name, values in pins.given().items() for value in values if value not in found[name]]
+    given = pins.given()
+    found = _searched(plans) if given else {}
+    return [(name, value) for name, values in given.items() for value in values if value not in found[name]]
 
 
 def _divisions(problem: Problem, pins: Pins) -> Iterator[_Division]:
@@ -175,14 +177,16 @@ def _cross(problem: Problem, pins: Pins, base: IntArray) -> PlanTable:
     splits: dict[Split, int] = {}
     choices = tuple(dict.fromkeys(map(parse_recomputation, pins.recompute))) if pins.recompute else searched(problem)
     zero = list(pins.optimizer_sharding or (problem.framework.default_optimizer_sharding,))
-    blocks = [np.zeros((0, len(BASE_COLUMNS) + len(INNER_COLUMNS)), dtype=np.int64)]
+    columns: dict[str, list[IntArray]] = {name: [np.zeros(0, dtype=np.int64)] for name in PlanTable.column_names()}
     for v, with_v in _schedules_by_v(problem, pins, names).items():
         outer = _with_splits(problem, base, v, splits)
         inner = np.array([(s, v, r, z) for s in with_v for r in range(len(choices)) for z in zero], dtype=np.int64)
-        blocks.append(np.hstack([np.repeat(outer, len(inner), axis=0), np.tile(inner, (len(outer), 1))]))
-    rows = np.concatenate(blocks)
-    columns = {name: rows[:, i] for i, name in enumerate((*BASE_COLUMNS, *INNER_COLUMNS))}
-    table = PlanTable(**columns, schedule_names=tuple(names), splits=tuple(splits), recomputations=choices)
+        for name, values in zip(BASE_COLUMNS, outer.T, strict=True):
+            columns[name].append(np.repeat(values, len(inner)))
+        for name, values in zip(INNER_COLUMNS, inner.T, strict=True):
+            columns[name].append(np.tile(values, len(outer)))
+    whole: dict[str, Any] = {name: np.concatenate(parts) for name, parts in columns.items()}
+    table = PlanTable(**whole, schedule_names=tuple(names), splits=tuple(splits), recomputations=choices)
     return table.take(_sensible(table, pins))
 
 
@@ -227,16 +231,18 @@ def _sensible(table: PlanTable, pins: Pins) -> NDArray[np.bool_]:
     micro-batch every schedule is the naive one.
     """
     p, m = table.pipeline_parallel, table.num_microbatches
-    names = np.array(table.schedule_names)[table.schedule]
-    keep = (names == "none") == (p == 1)
-    keep &= (names != "naive") | (m == 1)
+    none, naive = (
+        np.array([name == one for name in table.schedule_names])[table.schedule] for one in ("none", "naive")
+    )
+    keep = none == (p == 1)
+    keep &= ~naive | (m == 1)
     if pins.schedule is None and "naive" in table.schedule_names:
-        keep &= (m > 1) | (names == "naive") | (p == 1)
+        keep &= (m > 1) | naive | (p == 1)
     if pins.micro_batch_size is None and pins.num_microbatches is None:
         # whole local batches that are not searched sizes were added for `naive` alone
         b = table.micro_batch_size
         searched = (b & (b - 1) == 0) & (b <= MAX_MICRO_BATCH_SIZE)
-        keep &= searched | (names == "naive")
+        keep &= searched | naive
     return np.asarray(keep)
 
 
@@ -245,7 +251,7 @@ def _searched(plans: PlanTable) -> dict[str, list[int] | list[str]]:
     for name in PlanTable.column_names():
         if name == "split":
             continue
-        found = [int(x) for x in np.unique(getattr(plans, name))]
+        found = _distinct(getattr(plans, name)).tolist()
         if name == "schedule":
             values[name] = [plans.schedule_names[i] for i in found]
         elif name == "recompute":
@@ -253,6 +259,12 @@ def _searched(plans: PlanTable) -> dict[str, list[int] | list[str]]:
         else:
             values[name] = found
     return values
+
+
+def _distinct(numbers: IntArray) -> IntArray:
+    """The distinct ones of some whole numbers from 0 on, in order; counted where they are small, which is quicker."""
+    most = int(numbers.max(initial=0))
+    return np.flatnonzero(np.bincount(numbers)) if most < 4 * len(numbers) else np.unique(numbers)
 
 
 def _no_division_message(problem: Problem, pins: Pins) -> str:

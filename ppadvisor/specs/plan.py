@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Annotated, Any
 
@@ -95,6 +96,29 @@ class PlanSpec(Spec):
         }
 
 
+LARGEST_KEY = 2**62
+"""Rows are told apart by one whole number, which must not overflow."""
+
+
+def distinct_rows(columns: Sequence[IntArray]) -> tuple[IntArray, IntArray]:
+    """(the first row of each distinct one, which of them each row is) of columns of whole numbers from 0 on."""
+    key = row_keys(columns)
+    _, first, row = np.unique(key, return_index=True, return_inverse=True)
+    return first, row
+
+
+def row_keys(columns: Sequence[IntArray]) -> IntArray:
+    """A whole number for each row, which only equal rows share."""
+    key, size = np.zeros_like(columns[0]), 1
+    for column in columns:
+        values = int(column.max(initial=0)) + 1
+        if size * values > LARGEST_KEY:
+            used, key = np.unique(key, return_inverse=True)
+            size = len(used)
+        key, size = key * values + column, size * values
+    return key
+
+
 @dataclass(frozen=True)
 class PlanTable:
     """Plans as rows: one int64 array a column, all of one length.
@@ -130,8 +154,20 @@ class PlanTable:
 
     def take(self, rows: IntArray | NDArray[np.bool_] | slice) -> PlanTable:
         """The table of some rows only (indices, a mask or a slice)."""
+        if isinstance(rows, np.ndarray) and rows.dtype == np.bool_:
+            rows = np.flatnonzero(rows)
         columns = {name: getattr(self, name)[rows] for name in self.column_names()}
         return replace(self, **columns)
+
+    @property
+    def pipeline_sizes(self) -> tuple[IntArray, IntArray, IntArray]:
+        """(p, m, v), what a schedule asks for."""
+        return self.pipeline_parallel, self.num_microbatches, self.virtual_stages
+
+    def distinct_sizes(self) -> tuple[IntArray, IntArray]:
+        """(a row of each distinct size, which of them each row has): all but who works when and what is kept."""
+        left_out = ("schedule", "virtual_stages", "split", "recompute")
+        return distinct_rows([getattr(self, name) for name in self.column_names() if name not in left_out])
 
     def recomputed_fully(self) -> NDArray[np.bool_]:
         """Rows in which whole layers are recomputed, all of them or some."""

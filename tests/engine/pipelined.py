@@ -7,10 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from ppadvisor.engine.inputs import FloatArray, PlanInputs
 from ppadvisor.engine.memory import TERMS
+from ppadvisor.engine.memory_axes import in_table
 from ppadvisor.engine.problem import Problem
 from tests.problems import model, plan, problem, table_of
 
@@ -53,7 +52,7 @@ def terms_while_full(of: Problem, schedule: str, layers_a_rank: int, v: int = 1)
         layers_per_chunk=layers,
     )
     inputs = PlanInputs.of(of, table_of([one]), every_stage=True)
-    return {name: np.broadcast_to(term(inputs).sum(axis=2), (1, RANKS, 5))[0, :, 0] for name, term in TERMS}
+    return {name: in_table(term(inputs), (1, RANKS))[0, :, 0] for name, term in TERMS}
 
 
 def held_in_the_small_gpt(schedule: str, rank: int, layers_a_rank: int = LAYERS_A_RANK) -> dict[str, float]:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from ppadvisor.engine.evaluate import estimate_plan, evaluate
 from ppadvisor.engine.inputs import PlanInputs
 from ppadvisor.engine.memory import ALLOWANCES, TERMS, memory_table
-from ppadvisor.engine.memory_axes import MOMENTS
+from ppadvisor.engine.memory_axes import in_table
 from ppadvisor.engine.parameters import count_parameters
 from tests.engine.memory_cases import case, every_case, every_framework, every_model, memory_of, term
 from tests.problems import MODELS, model, plan, problem, table_of
@@ -24,8 +24,7 @@ def test_a_stage_is_the_sum_of_its_terms_at_its_highest_moment(name: str, framew
     of, plans = case(name, framework)
     inputs = PlanInputs.of(of, table_of(plans), every_stage=True)
     table = memory_table(inputs, keep_terms=True)
-    shape = (*inputs.stages.count.shape, len(MOMENTS))
-    by_moment = np.sum([np.broadcast_to(function(inputs).sum(axis=2), shape) for _, function in TERMS], axis=0)
+    by_moment = np.sum([in_table(function(inputs), inputs.stages.count.shape) for _, function in TERMS], axis=0)
     real = inputs.stages.count > 0
     assert np.allclose(table.allocated[real], by_moment.max(axis=-1)[real], rtol=1e-12)
     at_moment = np.take_along_axis(by_moment, table.moment[..., None], axis=-1)[..., 0]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from ppadvisor.engine.evaluate import estimate_plan
-from ppadvisor.engine.inputs import FloatArray, PlanInputs
+from ppadvisor.engine.inputs import PlanInputs
 from ppadvisor.engine.layer_work import recomputed_layer_bytes
 from ppadvisor.engine.memory_activations import (
     embedding_activations_bytes,
@@ -18,7 +18,7 @@ from ppadvisor.engine.memory_activations import (
     saved_activations_bytes,
     sent_outputs_bytes,
 )
-from ppadvisor.engine.memory_axes import MOMENTS
+from ppadvisor.engine.memory_axes import Term, in_table
 from ppadvisor.engine.memory_states import (
     autograd_gradients_bytes,
     gathered_parameters_bytes,
@@ -34,10 +34,10 @@ from tests.engine.memory_cases import every_framework, memory_of, term
 from tests.problems import MOE, model, plan, problem, table_of
 
 
-def by_moment(function: Callable[[PlanInputs], FloatArray], of: Problem, one: PlanSpec) -> list[list[float]]:
+def by_moment(function: Callable[[PlanInputs], Term], of: Problem, one: PlanSpec) -> list[list[float]]:
     """A term of each stage at each of MOMENTS."""
     inputs = PlanInputs.of(of, table_of([one]), every_stage=True)
-    values = np.broadcast_to(function(inputs).sum(axis=2), (1, one.pipeline_parallel, len(MOMENTS)))
+    values = in_table(function(inputs), inputs.stages.count.shape)
     return [[float(value) for value in stage] for stage in values[0]]
 
 
