@@ -17,6 +17,10 @@ NOT_IN_A_JOB = ("job", "format", "output", "help")
 """Where the answer goes is said where the command is called."""
 
 
+TABLES = ("assume", "price")
+"""Repeatable options `NAME=VALUE`: tables of names and values in a job file."""
+
+
 def job_option(command: CommandT) -> CommandT:
     """`--job FILE`: its values become the defaults of the other options."""
     return click.option(
@@ -46,7 +50,7 @@ def _read_job(ctx: click.Context, _: click.Parameter, path: Path | None) -> None
             raise unknown_name("key", str(key), known, where=str(path))
         if name in defaults:
             raise InputError(f"{path}: {key!r} is given twice")
-        defaults[name] = _as_option(value, f"{path}: {key}", many=name == "assume")
+        defaults[name] = _as_option(value, f"{path}: {key}", many=name in TABLES)
     ctx.default_map = defaults
 
 

@@ -19,8 +19,8 @@ UNENCODABLE = "backslashreplace"
 T = TypeVar("T")
 
 
-def with_progress(items: Iterable[T], what: str, count: int) -> Iterable[T]:
-    """The items, counted on stderr where someone looks at it."""
+def with_progress(items: Iterable[T], what: str, count: int | None) -> Iterable[T]:
+    """The items, counted on stderr where someone looks at it; without a count nobody knows how many there are."""
     if not sys.stderr.isatty():
         return items
     from rich.console import Console

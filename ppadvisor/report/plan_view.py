@@ -24,6 +24,7 @@ from ppadvisor.units import (
 if TYPE_CHECKING:
     from ppadvisor.search.compare import Comparison
     from ppadvisor.search.explain import PlanExplanation
+    from ppadvisor.search.size_results import SizeReport
     from ppadvisor.specs.training import TrainingSpec
 
 ONLY_WHERE_USED = (
@@ -165,23 +166,37 @@ def header(problem: ProblemEcho, report: PlanReport) -> list[str]:
 
 def about(asked: ProblemEcho | PlanExplanation | Comparison) -> list[str]:
     """Model, cluster and training run, a line each."""
-    model, cluster, training = asked.model, asked.cluster, asked.training
-    active = asked.active_parameters
-    of_which = f" ({format_count(active)} active)" if model.moe else ""
+    cluster = asked.cluster
     links = (
         f"{format_bandwidth(cluster.intra_node_bandwidth_bytes_per_s)} in a node of {cluster.gpus_per_node}, "
         f"{format_bandwidth(cluster.inter_node_bandwidth_bytes_per_s)} between nodes (per GPU and direction)"
     )
     return [
-        f"Model     {model.name}: {format_count(asked.total_parameters)} parameters{of_which}, "
-        f"{model.num_layers} layers, hidden {model.hidden_size}",
+        model_line(asked),
         f"Cluster   {cluster.num_gpus} x {cluster.gpu.name} ({format_bytes_gib(cluster.gpu.memory_bytes)}); {links}",
+        training_line(asked.training),
+        *_calibrated(asked),
+    ]
+
+
+def model_line(asked: ProblemEcho | PlanExplanation | Comparison | SizeReport) -> str:
+    """The model and its size."""
+    model = asked.model
+    of_which = f" ({format_count(asked.active_parameters)} active)" if model.moe else ""
+    return (
+        f"Model     {model.name}: {format_count(asked.total_parameters)} parameters{of_which}, "
+        f"{model.num_layers} layers, hidden {model.hidden_size}"
+    )
+
+
+def training_line(training: TrainingSpec) -> str:
+    """How it is trained, and by what."""
+    return (
         f"Training  batch {training.global_batch_size} x {training.sequence_length} tokens = "
         f"{training.tokens_per_step:,} a step; {training.precision}, {training.optimizer}, {training.attention} "
         f"attention{''.join(f', {choice}' for choice in _choices(training))}; {training.framework}"
-        f"{f' (stack {training.stack})' if training.stack else ''}",
-        *_calibrated(asked),
-    ]
+        f"{f' (stack {training.stack})' if training.stack else ''}"
+    )
 
 
 def _choices(training: TrainingSpec) -> Iterator[str]:
