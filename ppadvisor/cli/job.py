@@ -29,7 +29,7 @@ def job_option(command: CommandT) -> CommandT:
         metavar="FILE",
         is_eager=True,
         expose_value=False,
-        callback=_read_job,
+        callback=read_job,
         help="TOML, YAML or JSON with the same keys; options win.",
     )(command)
 
@@ -39,7 +39,8 @@ def job_parameters(command: click.Command) -> dict[str, click.Parameter]:
     return {param.name: param for param in command.params if param.name and param.name not in NOT_IN_A_JOB}
 
 
-def _read_job(ctx: click.Context, _: click.Parameter, path: Path | None) -> None:
+def read_job(ctx: click.Context, _: click.Parameter, path: Path | None) -> None:
+    """Its values as defaults of the command's options. InputError for an unknown key, or a value of another form."""
     if path is None:
         return
     known = job_parameters(ctx.command)
