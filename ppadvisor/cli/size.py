@@ -240,8 +240,9 @@ def _refuse_if_none_could_be_asked(evaluated: tuple[Any, ...]) -> None:
     from ppadvisor.search.size_points import CONTRADICTION
     from ppadvisor.search.size_results import NoPlan
 
-    misses = [one.result for one in evaluated if isinstance(one.result, NoPlan)]
-    if misses and len(misses) == len(evaluated) and all(miss.reason_code == CONTRADICTION for miss in misses):
+    results = [one.result for one in evaluated if one.result is not None]
+    misses = [result for result in results if isinstance(result, NoPlan) and result.reason_code == CONTRADICTION]
+    if misses and len(misses) == len(results):
         raise InputError(
             f"every number of GPUs contradicts the other options; {misses[0].num_gpus}: {misses[0].reason}"
         )

@@ -53,14 +53,13 @@ def _price(value: float) -> str:
 
 CANDIDATE_COLUMNS = (
     Column("number", "#"),
-    Column("name", "candidate", justify="left", min_width=24),
+    Column("name", "candidate", justify="left", min_width=26),
     Column("price_per_gpu_hour", "price /h", _price),
-    Column("fewest_that_fit", "fewest that fit", _number),
-    Column("fewest_that_meet", "fewest that meet", _number),
-    Column("least_gpu_hours", "least GPU-hours", format_count),
-    Column("cluster.gpu.memory_bytes", "memory", format_bytes_gib, priority=1),
-    Column("cluster.intra_node_bandwidth_bytes_per_s", "in a node", format_bandwidth, priority=1),
-    Column("cluster.inter_node_bandwidth_bytes_per_s", "between nodes", format_bandwidth, priority=1),
+    Column("fewest_that_fit", "fewest to fit", _number),
+    Column("fewest_that_meet", "fewest to meet", _number),
+    Column("least_gpu_hours", "GPU-hours", format_count),
+    Column("cluster.gpu.memory_bytes", "memory", format_bytes_gib),
+    Column("cluster.inter_node_bandwidth_bytes_per_s", "between nodes", format_bandwidth),
 )
 
 
@@ -90,9 +89,8 @@ POINT_COLUMNS = (
     _OF_PLANS["model_flops_utilization"],
     Column("binds", "lost most to", justify="left", derive=_binds),
     Column("marks", "meets", justify="left", derive=_marks, priority=1),
-    Column("plan", "plan", justify="left", min_width=34, derive=_plan, priority=1),
+    Column("plan", "plan", justify="left", min_width=24, derive=_plan, priority=1),
     replace(_OF_PLANS["step_time_s"], priority=1),
-    replace(_OF_PLANS["peak_bytes"], priority=1),
 )
 ONLY_WHERE_USED = ("price_per_gpu_hour", "cost", "goodput_fraction")
 """Columns that say nothing where nobody gave prices or failures."""
@@ -187,8 +185,12 @@ def _losses(report: SizeReport) -> str:
 
 
 def _answers(report: SizeReport) -> Iterator[str]:
+    """Each point that answers anything, below the questions that it answers."""
+    asked: dict[int | None, list[str]] = {}
     for question, index in report.answers.items():
-        yield f"{QUESTIONS[question]}:"
+        asked.setdefault(index, []).append(QUESTIONS[question])
+    for index, questions in asked.items():
+        yield f"{'; '.join([questions[0], *(_lower(text) for text in questions[1:])])}:"
         if index is None:
             yield "  none of those searched"
             continue
@@ -197,6 +199,10 @@ def _answers(report: SizeReport) -> Iterator[str]:
         yield f"  {short_plan(point.plan)}, {format_seconds(point.step_time_s)} a step"
     if report.nearest:
         yield f"Nothing meets the targets; {report.nearest}"
+
+
+def _lower(text: str) -> str:
+    return text[0].lower() + text[1:]
 
 
 def _told(point: SizePoint, report: SizeReport) -> str:
@@ -239,11 +245,23 @@ def _hints(report: SizeReport) -> Iterator[str]:
 
 def _notes(report: SizeReport) -> Iterator[str]:
     """What was searched, and why there is no plan where there is none."""
+    searched: dict[str, list[str]] = {}
     for number, candidate in enumerate(report.candidates, 1):
-        yield f"Searched for #{number}: {', '.join(f'{count:,}' for count in candidate.counts)} GPUs."
+        counts = ", ".join(f"{count:,}" for count in candidate.counts)
+        searched.setdefault(f"{counts} GPUs{_ruled_out(candidate.ruled_out)}", []).append(f"#{number}")
+    for text, where in searched.items():
+        yield f"Searched for {', '.join(where)}: {text}."
     reasons: dict[str, list[str]] = {}
     for miss in report.no_plan:
         reasons.setdefault(miss.reason, []).append(f"#{miss.candidate + 1} on {miss.num_gpus:,}")
     for reason, where in reasons.items():
         more = f" and {len(where) - MANY:,} more" if len(where) > MANY else ""
         yield f"No plan for {', '.join(where[:MANY])}{more}: {reason}"
+
+
+def _ruled_out(counts: Sequence[int]) -> str:
+    if not counts:
+        return ""
+    if len(counts) <= MANY:
+        return f"; bounds rule out {', '.join(f'{count:,}' for count in counts)}"
+    return f"; bounds rule out {len(counts)} others from {counts[0]:,} to {counts[-1]:,}"

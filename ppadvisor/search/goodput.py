@@ -57,7 +57,7 @@ def checkpoint_interval_s(*, checkpoint_time_s: float, mtbf_s: float) -> float:
 
     τ = sqrt(2 δ M) [1 + sqrt(δ / 2M) / 3 + (δ / 2M) / 9] - δ for δ < 2M, else M; δ is `checkpoint_time_s`, M `mtbf_s`.
     Source: Daly 2006, A higher order estimate of the optimum checkpoint interval for restart dumps, Future Generation
-    Computer Systems 22, 303-312, equation 37; its first term is Young 1974, Communications of the ACM 17, 530-531.
+    Computer Systems 22, 303-312; its first term is Young 1974, Communications of the ACM 17, 530-531.
 
     >>> round(checkpoint_interval_s(checkpoint_time_s=50, mtbf_s=10_000))  # Young: 1000
     967
@@ -73,7 +73,7 @@ def useful_fraction(*, interval_s: float, checkpoint_time_s: float, restart_time
 
     τ / (M e^(R/M) (e^((τ+δ)/M) - 1)): a restart, or an interval with its checkpoint, that fails is done again. Without
     time for checkpoints there is always one, and e^(-R/M) is left. Valid for failures that do not depend on each other.
-    Source: Daly 2006, equation 20 (total wall-clock time), solved for T_s / T_w.
+    Source: Daly 2006, as above, the total wall-clock time of the complete model, solved for T_s / T_w.
     """
     restart = restart_time_s / mtbf_s
     if interval_s == 0:

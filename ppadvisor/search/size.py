@@ -64,7 +64,8 @@ class Evaluated:
 
     candidate: int
     num_gpus: int
-    result: Found | NoPlan
+    result: Found | NoPlan | None
+    """None where a bound rules it out."""
 
 
 def default_counts(gpus_per_node: int) -> Iterator[int]:
@@ -112,6 +113,7 @@ class _Walk:
             # where all are ruled out the largest still says how far off the targets are
             is_last = given is not None and num_gpus == given[-1]
             if not is_last and (num_gpus < begin or self._is_ruled_out(num_gpus)):
+                yield Evaluated(self.index, num_gpus, None)
                 continue
             result = evaluate_count(self.candidate.ask, self.index, num_gpus, self.wanted.run)
             yield Evaluated(self.index, num_gpus, result)
@@ -233,6 +235,7 @@ def _point(index: int, candidate: Candidate, targets: SizeTargets, found: Found,
 def _candidate(
     index: int, candidate: Candidate, wanted: Wanted, evaluated: Sequence[Evaluated], points: Sequence[SizePoint]
 ) -> SizeCandidate:
+    looked_at = [one for one in evaluated if one.candidate == index]
     own = [point for point in points if point.candidate == index]
     days = wanted.targets.days
     in_time = [point.gpu_hours for point in own if days is None or point.days <= days]
@@ -240,7 +243,8 @@ def _candidate(
         name=candidate.name,
         cluster=candidate.cluster,
         price_per_gpu_hour=candidate.price,
-        counts=tuple(one.num_gpus for one in evaluated if one.candidate == index),
+        counts=tuple(one.num_gpus for one in looked_at if one.result is not None),
+        ruled_out=tuple(one.num_gpus for one in looked_at if one.result is None),
         fewest_that_fit=min((point.num_gpus for point in own), default=None),
         fewest_that_meet=min((point.num_gpus for point in own if point.meets_targets), default=None),
         least_gpu_hours=min(in_time, default=None),

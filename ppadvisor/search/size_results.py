@@ -105,8 +105,10 @@ class SizeCandidate(Result):
     """Of a full node: the points have more GPUs."""
     price_per_gpu_hour: float | None
     counts: tuple[int, ...]
-    """Numbers of GPUs that were searched, ascending. Left out is what cannot be: too little memory for weights and
-    optimizer states, or matrix products that alone, at the assumed efficiency, miss the date or the budget."""
+    """Numbers of GPUs that were searched, ascending."""
+    ruled_out: tuple[int, ...]
+    """Those that were not: too little memory for weights and optimizer states, no more than a candidate with the same
+    GPUs needs to fit, or matrix products that alone, at the assumed efficiency, miss the date or the budget."""
     fewest_that_fit: int | None
     fewest_that_meet: int | None
     least_gpu_hours: float | None

@@ -32,7 +32,7 @@ def simulated(interval_s: float, segments: int = 20_000) -> float:
 
 @pytest.mark.parametrize("interval_s", [600.0, 3600.0])
 def test_the_formula_is_what_a_simulated_run_keeps(interval_s: float) -> None:
-    """A run of 20,000 pieces with failures drawn one by one keeps the share of Daly's equation 20, to 0.5 %."""
+    """A run of 20,000 pieces with failures drawn one by one keeps the share of Daly's complete model, to 0.5 %."""
     share = useful_fraction(interval_s=interval_s, checkpoint_time_s=CHECKPOINT, restart_time_s=RESTART, mtbf_s=MTBF)
     assert share == pytest.approx(simulated(interval_s), rel=0.005)
 
