@@ -26,8 +26,17 @@ class Price:
 
     def is_for(self, chosen: Mapping[str, Any]) -> bool:
         """Whether this is a price of a candidate with these inputs."""
-        named = self.name in (chosen.get("gpu"), chosen.get("cluster"))
-        return named and all(chosen.get(key) == value for key, value in self.details.items())
+        same = all(chosen.get(key) == value for key, value in self.details.items())
+        return same and self.name == hardware_of(chosen)
+
+
+OWN = "own"
+"""Name of a GPU of plain numbers."""
+
+
+def hardware_of(chosen: Mapping[str, Any]) -> str:
+    """What a candidate is called in prices: its cluster or its GPU."""
+    return str(chosen.get("cluster") or chosen.get("gpu") or OWN)
 
 
 def read_prices(texts: Sequence[str], candidates: Sequence[Mapping[str, Any]]) -> list[float | None]:
@@ -67,7 +76,7 @@ def _known(name: str, candidates: Sequence[Mapping[str, Any]]) -> str:
     """The name as the candidates have it; a preset may be said by an unambiguous beginning, as elsewhere."""
     from ppadvisor.specs.load import preset_names
 
-    names = dict.fromkeys(str(c.get("cluster") or c.get("gpu") or "own") for c in candidates)
+    names = dict.fromkeys(map(hardware_of, candidates))
     if name in names:
         return name
     begins = [full for full in names if name and full.startswith(name.lower())]

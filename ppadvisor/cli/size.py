@@ -194,9 +194,10 @@ def _resolved(kind: str, names: tuple[str, ...]) -> tuple[str, ...]:
 
 def _name(chosen: Mapping[str, Any], told: set[str]) -> str:
     """What tells a candidate from the others: its GPU or cluster, and what is listed."""
+    from ppadvisor.cli.prices import hardware_of
     from ppadvisor.units import format_bytes_gib
 
-    words = [str(chosen.get("cluster") or chosen.get("gpu") or "own GPU")]
+    words = [hardware_of(chosen)]
     if "gpu_memory" in told:
         words.append(format_bytes_gib(chosen["gpu_memory"]))
     if "inter_node_bandwidth" in told:

@@ -37,7 +37,12 @@ CAUSES: dict[Cause, str] = {
     "network": "network",
     "optimizer_and_overhead": "optimizer",
 }
-DIFFERENCES = {"gpu": "GPU", "memory": "memory", "network": "network", "several": "GPU and network"}
+DIFFERENCES = {
+    "gpu": "another GPU",
+    "memory": "other memory",
+    "network": "another network",
+    "several": "another GPU and network",
+}
 
 MANY = 6
 """Of more numbers of GPUs that share a reason, only so many are listed."""
@@ -228,7 +233,7 @@ def _break_even(one: BreakEven, report: SizeReport) -> str:
         given = f"; it costs {price}: {worth}"
     return (
         f"{ours} up to {one.price_ratio:.3g} times the price of a GPU-hour of {theirs} "
-        f"(another {DIFFERENCES[one.differs_in]}){given}"
+        f"({DIFFERENCES[one.differs_in]}){given}"
     )
 
 

@@ -133,7 +133,7 @@ def nearest_to_targets(
         if last is None:
             return "no number of GPUs was left to search"
         name = candidates[last.candidate].name
-        return f"nothing fits; on {last.num_gpus:,} x {name}: {last.reason}"
+        return f"there is no plan; {last.num_gpus:,} x {name}: {last.reason}"
     point = min(points, key=lambda point: _miss(point, targets))
     what = f"nearest: {point.num_gpus:,} x {candidates[point.candidate].name}"
     return f"{what} {' and '.join(_misses(point, targets))}"
