@@ -73,6 +73,7 @@ def _read_file(ctx: click.Context, param: click.Parameter, name: str | None) -> 
     show_default=True,
     help="What the first plan is best at.",
 )
+@click.option("--top", type=Quantity("count", parse_count), help="Plans in the table (default: 10).")
 @click.option("--rank", type=Quantity("count", parse_count), help="Which plan is shown in full (default: 1).")
 @click.option(
     "--html", type=click.Path(path_type=Path), required=True, metavar="FILE", help="The page; it is replaced whole."
@@ -106,9 +107,9 @@ def _of_search(context: click.Context, values: dict[str, Any]) -> Asked:
     from ppadvisor.search.api import DEFAULT_TOP
 
     rank = values["rank"] or 1
-    report = ask(values, top=max(rank, DEFAULT_TOP), sort=values["sort"])
+    report = ask(values, top=values["top"] or max(rank, DEFAULT_TOP), sort=values["sort"])
     if rank > max(len(report.plans), 1):
-        raise InputError(f"--rank: got {rank}, but {len(report.plans) or 'no'} plans fit")
+        raise InputError(f"--rank: got {rank}, but the table has {len(report.plans) or 'no'} plans")
     return Asked(report, rank, shlex.join(["ppadvisor", "report", *_options(context), "--html", PAGE]))
 
 

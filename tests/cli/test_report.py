@@ -160,7 +160,7 @@ def test_bad_questions(cli: Cli, tmp_path: Path) -> None:
         ([str(broken), "--html", str(file)], "why"),
         ([str(job), "--job", str(job), "--html", str(file)], "given twice"),
         ([str(tmp_path / "none.toml"), "--html", str(file)], "none.toml"),
-        ([str(job), "--rank", "999", "--html", str(file)], "--rank: got 999"),
+        ([str(job), "--rank", "3", "--top", "2", "--html", str(file)], "--rank: got 3, but the table has 2"),
     ]
     for words, told in cases:
         result = cli("report", *words)
