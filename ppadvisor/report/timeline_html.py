@@ -34,7 +34,7 @@ CHART_STYLE = """
 .legend{list-style:none;display:flex;flex-wrap:wrap;gap:2px 18px;margin:0 0 10px;padding:0;font-size:12px}
 .legend svg{vertical-align:-2px;margin-right:5px}
 fieldset{border:0;margin:0 0 6px;padding:0;font-size:12px}
-legend{float:left;margin-right:8px;padding:0}
+legend{float:left;margin:3px 8px 0 0;padding:0}
 .chart{display:flex}
 .chart svg{display:block;overflow:hidden}
 .names{flex:none}

@@ -11,7 +11,9 @@ from ppadvisor.engine.timeline import Timeline, most_actions, timeline_of_plan
 from ppadvisor.specs.plan import PlanSpec
 
 MOST_ACTIONS = 20_000
-"""Of a picture in a page: some megabytes, which any browser opens at once."""
+"""Of a picture in a page: each is more than half a kilobyte."""
+GOOD_ACTIONS = 4_000
+"""Of a shortened picture, unless p micro-batches have more: a page that can be sent around."""
 ENOUGH_ROUNDS = 4
 """Micro-batches for each stage in a shortened picture: what follows repeats its middle."""
 
@@ -39,10 +41,11 @@ def drawable_timeline(problem: Problem, plan: PlanSpec) -> Drawable | None:
 def _shown_microbatches(plan: PlanSpec) -> int | None:
     """All, where they are few; else the most up to ENOUGH_ROUNDS p that the schedule runs in groups like the plan's."""
     schedule, p, v = schedules.get(plan.schedule), plan.pipeline_parallel, plan.virtual_stages
-    most = MOST_ACTIONS // (p * most_actions(schedule, 1, v))
-    if plan.num_microbatches <= most:
+    of_each = p * most_actions(schedule, 1, v)
+    if plan.num_microbatches * of_each <= MOST_ACTIONS:
         return plan.num_microbatches
-    legal = [m for m in range(p, min(most, ENOUGH_ROUNDS * p) + 1) if schedule.problem(p, m, v) is None]
+    most = min(max(GOOD_ACTIONS // of_each, p), ENOUGH_ROUNDS * p, MOST_ACTIONS // of_each)
+    legal = [m for m in range(p, most + 1) if schedule.problem(p, m, v) is None]
     alike = [m for m in legal if _group(_with_microbatches(plan, m)) == plan.microbatch_group_size]
     return max(alike or legal, default=None)
 
