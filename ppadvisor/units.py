@@ -6,6 +6,7 @@ says both, the rule and examples. Formatters serve the reports; they round, so n
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from decimal import Decimal
@@ -33,7 +34,15 @@ _BANDWIDTH_UNITS: dict[str, Fraction] = {
     **{f"{prefix}bps": Fraction(scale, 8) for prefix, scale in {"M": MB, "G": GB, "T": TB}.items()},
 }
 _BINARY_SUFFIXES = {"": Fraction(1), "k": Fraction(KIB), "K": Fraction(KIB), "M": Fraction(MIB)}
-_DURATION_UNITS = {"": Fraction(1), "us": Fraction(1, 10**6), "ms": Fraction(1, 10**3), "s": Fraction(1)}
+_DURATION_UNITS = {
+    **{"": Fraction(1), "us": Fraction(1, 10**6), "ms": Fraction(1, 10**3), "s": Fraction(1)},
+    **{"min": Fraction(60), "h": Fraction(3600)},
+}
+_DECIMAL_SUFFIXES = {"": Fraction(1), "k": Fraction(KB), "K": Fraction(KB)} | {
+    suffix: Fraction(scale) for suffix, scale in {"M": MB, "B": GB, "T": TB}.items()
+}
+_DAY_UNITS = {"": Fraction(1), "d": Fraction(1)}
+_HOUR_UNITS = {"": Fraction(1), "h": Fraction(1)}
 _TOKEN_UNITS = {f"{suffix}tok": scale for suffix, scale in _BINARY_SUFFIXES.items()}
 
 _BITS_OR_BYTES = "GB/s counts bytes and Gb/s bits (8 Gb/s = 1 GB/s)"
@@ -83,13 +92,28 @@ def parse_tflops(text: str, what: str = "peak rate") -> float:
 
 
 def parse_duration(text: str, what: str = "time") -> float:
-    """Seconds of `1.5`, `1.5s`, `20ms`, `3us` or `0`.
+    """Seconds of `1.5`, `1.5s`, `20ms`, `3us`, `5min`, `1h` or `0`.
 
     >>> parse_duration("20ms"), parse_duration("0")
     (0.02, 0.0)
     """
-    examples = "a time that is not negative, in seconds unless it says otherwise: 1.5, 20ms, 3us, 0"
+    examples = "a time that is not negative, in seconds unless it says otherwise: 1.5, 20ms, 3us, 5min, 0"
     return float(_quantity(text, what, _DURATION_UNITS, examples, zero=True))
+
+
+def parse_tokens(text: str, what: str = "tokens") -> int:
+    """Tokens of a whole training run: `15T`, `300B`, `1.4e12`; decimal.
+
+    >>> parse_tokens("1.5T")
+    1500000000000
+    """
+    examples = "15T, 300B, 1.4e12 (decimal: B is 10^9, T 10^12)"
+    return _bounded_count(int(_quantity(text, what, _DECIMAL_SUFFIXES, examples)), text, what, examples)
+
+
+def parse_money(text: str, what: str = "money") -> float:
+    """An amount of money, in the user's own currency: `2M`, `1.5B`, `250000`; decimal."""
+    return float(_quantity(text, what, _DECIMAL_SUFFIXES, "2M, 1.5B, 250000, in the currency of the prices"))
 
 
 def parse_hourly(text: str, what: str = "price") -> float:
@@ -108,6 +132,21 @@ def parse_tolerance(text: str, what: str = "tolerance") -> float:
     if value >= 1 and not text.strip().endswith("%"):
         raise _refused(text, what, "may be meant in percent", examples)
     return float(value)
+
+
+def parse_days(text: str, what: str = "days") -> float:
+    """Days of `60` or `60d`."""
+    return float(_quantity(text, what, _DAY_UNITS, "a number of days above 0 such as 60"))
+
+
+def parse_hours(text: str, what: str = "hours") -> float:
+    """Hours of `50000` or `50000h`."""
+    return float(_quantity(text, what, _HOUR_UNITS, "a number of hours above 0 such as 50000"))
+
+
+def parse_rate(text: str, what: str = "rate") -> float:
+    """How often something happens in the unit that its name says: `2e-5`, `0`."""
+    return float(_quantity(text, what, {"": Fraction(1)}, "a number that is not negative such as 2e-5", zero=True))
 
 
 def parse_fraction(text: str, what: str = "fraction") -> float:
@@ -218,6 +257,16 @@ def time_unit(time_s: float) -> tuple[float, str]:
         if rounded >= next_scale * (2 if next_scale > 1 else 1):
             scale, unit = next_scale, next_unit
     return scale, unit
+
+
+def format_days(days: float) -> str:
+    """Days to three digits, all of those before the point: `58.3`, `0.125`, `1,460`.
+
+    >>> format_days(58.26), format_days(1460.2)
+    ('58.3', '1,460')
+    """
+    decimals = max(0, 2 - math.floor(math.log10(days))) if days > 0 else 0
+    return f"{days:,.{min(decimals, 6)}f}"
 
 
 _COUNT_STEPS = ((10**12, "T"), (10**9, "B"), (10**6, "M"))

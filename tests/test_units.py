@@ -24,6 +24,11 @@ PARSERS: list[tuple[Callable[[str], object], str]] = [
     (units.parse_tflops, ""),
     (units.parse_fraction, ""),
     (units.parse_fraction, "%"),
+    (units.parse_tokens, "B"),
+    (units.parse_money, "M"),
+    (units.parse_hourly, "/h"),
+    (units.parse_days, ""),
+    (units.parse_hours, "h"),
 ]
 
 
@@ -42,6 +47,29 @@ PARSERS: list[tuple[Callable[[str], object], str]] = [
 def test_bandwidth_is_bytes_per_second(text: str, bytes_per_s: float) -> None:
     """Link speeds in bits and in bytes, decimal and binary, become the same bytes per second."""
     assert units.parse_bandwidth(text) == bytes_per_s
+
+
+@pytest.mark.parametrize(
+    ("parse", "text", "value"),
+    [
+        (units.parse_tokens, "15T", 15_000_000_000_000),
+        (units.parse_tokens, "1.4e12", 1_400_000_000_000),
+        (units.parse_tokens, "300B", 300_000_000_000),
+        (units.parse_money, "2M", 2_000_000.0),
+        (units.parse_money, "1.5B", 1_500_000_000.0),
+        (units.parse_money, "250k", 250_000.0),
+        (units.parse_hourly, "2.50/h", 2.5),
+        (units.parse_days, "60d", 60.0),
+        (units.parse_hours, "50000", 50_000.0),
+        (units.parse_rate, "2e-5", 2e-5),
+        (units.parse_rate, "0", 0.0),
+        (units.parse_duration, "10min", 600.0),
+        (units.parse_duration, "1.5h", 5400.0),
+    ],
+)
+def test_what_a_training_run_is_sized_by(parse: Callable[[str], float], text: str, value: float) -> None:
+    """Tokens and money are decimal, a price is for an hour, times of failures may be minutes and hours."""
+    assert parse(text) == value
 
 
 @pytest.mark.parametrize("text", ["450", "450GB", "450gb/s", "450Gb", "450 G B/s", "GB/s"])

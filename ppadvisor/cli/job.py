@@ -17,6 +17,10 @@ NOT_IN_A_JOB = ("job", "format", "output", "help")
 """Where the answer goes is said where the command is called."""
 
 
+TABLES = ("assume", "price")
+"""Repeatable options `NAME=VALUE`: tables of names and values in a job file."""
+
+
 def job_option(command: CommandT) -> CommandT:
     """`--job FILE`: its values become the defaults of the other options."""
     return click.option(
@@ -25,7 +29,7 @@ def job_option(command: CommandT) -> CommandT:
         metavar="FILE",
         is_eager=True,
         expose_value=False,
-        callback=_read_job,
+        callback=read_job,
         help="TOML, YAML or JSON with the same keys; options win.",
     )(command)
 
@@ -35,7 +39,8 @@ def job_parameters(command: click.Command) -> dict[str, click.Parameter]:
     return {param.name: param for param in command.params if param.name and param.name not in NOT_IN_A_JOB}
 
 
-def _read_job(ctx: click.Context, _: click.Parameter, path: Path | None) -> None:
+def read_job(ctx: click.Context, _: click.Parameter, path: Path | None) -> None:
+    """Its values as defaults of the command's options. InputError for an unknown key, or a value of another form."""
     if path is None:
         return
     known = job_parameters(ctx.command)
@@ -46,7 +51,7 @@ def _read_job(ctx: click.Context, _: click.Parameter, path: Path | None) -> None
             raise unknown_name("key", str(key), known, where=str(path))
         if name in defaults:
             raise InputError(f"{path}: {key!r} is given twice")
-        defaults[name] = _as_option(value, f"{path}: {key}", many=name == "assume")
+        defaults[name] = _as_option(value, f"{path}: {key}", many=name in TABLES)
     ctx.default_map = defaults
 
 

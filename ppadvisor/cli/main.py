@@ -31,6 +31,8 @@ COMMANDS = (
     Command("diff", "ppadvisor.cli.diff", "What a change of a configuration does to memory, time and cost."),
     Command("launch", "ppadvisor.cli.launch", "A saved plan as the options that start Megatron-LM."),
     Command("sweep", "ppadvisor.cli.sweep", "The best plan at each point of a grid."),
+    Command("size", "ppadvisor.cli.size", "How many GPUs, of which kind, for tokens by a date or a budget."),
+    Command("report", "ppadvisor.cli.report", "The answer of `plan` as one HTML page for a meeting."),
     Command("timeline", "ppadvisor.cli.timeline", "Who works when: picture, idle time, trace."),
     Command("bubble", "ppadvisor.cli.bubble", "Bubble and utilisation of a pipeline."),
     Command("validate", "ppadvisor.cli.validate", "How far predictions are from measured runs."),

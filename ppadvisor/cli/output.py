@@ -19,8 +19,8 @@ UNENCODABLE = "backslashreplace"
 T = TypeVar("T")
 
 
-def with_progress(items: Iterable[T], what: str, count: int) -> Iterable[T]:
-    """The items, counted on stderr where someone looks at it."""
+def with_progress(items: Iterable[T], what: str, count: int | None) -> Iterable[T]:
+    """The items, counted on stderr where someone looks at it; without a count nobody knows how many there are."""
     if not sys.stderr.isatty():
         return items
     from rich.console import Console
@@ -49,6 +49,19 @@ def write_rows(
     """Rows in one of FORMATS, to where the user wants them: the whole output of most commands."""
     view = view_of(output)
     write(render_rows(columns, rows, format, width=view.width, color=view.color, title=title, extra=extra), output)
+
+
+def check_places(places: Mapping[str, Path | None]) -> None:
+    """InputError before any work is done: two files in one place, or a folder that is not there."""
+    taken: dict[Path, str] = {}
+    for option, path in places.items():
+        if path is None:
+            continue
+        if not path.parent.is_dir():
+            raise InputError(f"{option}: cannot write {str(path)!r}: there is no folder {str(path.parent)!r}")
+        other = taken.setdefault(path.resolve(), option)
+        if other != option:
+            raise InputError(f"{other} and {option} both name {str(path)!r}; give each its own file")
 
 
 def write(text: str, output: Path | None, option: str = "--output") -> None:

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from ppadvisor.errors import InputError
-from ppadvisor.search.results import ProblemEcho
+from ppadvisor.search.results import PlanReport, ProblemEcho
 from ppadvisor.specs.files import read_mapping, read_text
 from ppadvisor.specs.plan import PlanSpec
 from ppadvisor.specs.validation import describe_problem
@@ -53,6 +53,15 @@ def holds_plans(reference: str) -> bool:
         return True
     text = read_text(path, MAX_PLAN_FILE_BYTES)
     return text.lstrip()[:1] == "{" and '"format_version"' in text and '"model_version"' in text
+
+
+def read_saved_report(reference: str) -> tuple[PlanReport, int, Path]:
+    """(the whole answer, the rank that is meant, its file). InputError for anything else."""
+    path, rank = path_and_rank(reference)
+    document = read_mapping(path, ".json", MAX_PLAN_FILE_BYTES)
+    _check_form(document, path)
+    _chosen(document, path, rank)
+    return _record(PlanReport, document, str(path)), rank or 1, path
 
 
 def path_and_rank(reference: str) -> tuple[Path, int | None]:

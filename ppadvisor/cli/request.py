@@ -151,8 +151,13 @@ INPUTS: tuple[Input, ...] = (*MODEL_INPUTS, *CLUSTER_INPUTS, *TRAINING_INPUTS, *
 SWITCHES: tuple[Switch, ...] = (*MODEL_SWITCHES, *TRAINING_SWITCHES)
 
 
-def request_options(*, axes: bool) -> Callable[[CommandT], CommandT]:
-    """Add every option of the table to a command; with `axes` each takes a comma list, else only the pins do."""
+def request_options(
+    *, axes: bool, kinds: Mapping[str, click.ParamType[Any]] | None = None
+) -> Callable[[CommandT], CommandT]:
+    """Add every option of the table to a command; with `axes` each takes a comma list, else only the pins do.
+
+    `kinds` are the types of inputs that differ here, by their names.
+    """
 
     def decorate(command: CommandT) -> CommandT:
         for switch in reversed(SWITCHES):
@@ -160,6 +165,7 @@ def request_options(*, axes: bool) -> Callable[[CommandT], CommandT]:
             command = click.option(f"{switch.flag}/{off}", switch.name, default=None, help=switch.help)(command)
         for entry in reversed(INPUTS):
             kind = CommaList(entry.type) if axes or entry.pin else entry.type
+            kind = (kinds or {}).get(entry.name, kind)
             command = click.option(entry.flag, entry.name, type=kind, help=entry.help)(command)
         return command
 

@@ -41,6 +41,7 @@ def _output(kind: str) -> Schema:
     from ppadvisor.search.diff_results import DiffReport
     from ppadvisor.search.explain import ExplainAnswer, NothingToExplain
     from ppadvisor.search.results import PlanReport
+    from ppadvisor.search.size_results import SizeReport
     from ppadvisor.search.sweep import SweepReport
 
     documents: dict[str, Any] = {
@@ -50,6 +51,7 @@ def _output(kind: str) -> Schema:
         "diff": DiffReport,
         "comparison": Comparison | NothingToExplain,
         "sweep": SweepReport,
+        "size": SizeReport,
         "timeline": TimelineAnswer,
         "validate": Validation | Ranking | Recipes,
         "calibration": Calibration,
@@ -119,6 +121,7 @@ KINDS: dict[str, Callable[[str], Schema]] = {
     "diff": _output,
     "comparison": _output,
     "sweep": _output,
+    "size": _output,
     "timeline": _output,
     "validate": _output,
     "calibration": _output,
@@ -137,7 +140,7 @@ KINDS: dict[str, Callable[[str], Schema]] = {
 def command(kind: str, output: Path | None) -> None:
     """JSON Schema of a document; without KIND that of what `plan --format json` prints.
 
-    plan, explain, check, diff, comparison (explain of two plans), sweep, timeline, validate and calibration are
+    plan, explain, check, diff, comparison (explain of two plans), sweep, size, timeline, validate and calibration are
     outputs; job is the job file; model, gpu, cluster and training are the specifications as the outputs repeat them,
     model and cluster also as a TOML file of one's own; record is a line of a file that validate and calibrate read.
     """

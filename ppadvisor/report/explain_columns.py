@@ -73,6 +73,21 @@ def _bar(row: Row) -> str:
     return bar(float(row["share"]))
 
 
+def filled(share: float, width: int = BAR_WIDTH) -> str:
+    """A bar against a mark at a share of 1; what goes beyond the mark is cut at half of the width.
+
+    >>> filled(0.25, 8), filled(1.25, 8), filled(9.0, 8)
+    ('██      │', '████████│██', '████████│████…')
+    """
+    beyond = max(share - 1, 0.0)
+    cut = "…" if beyond > 1 / 2 else ""
+    return f"{bar(min(share, 1.0), width):<{width}}│{bar(min(beyond, 1 / 2), width)}{cut}"
+
+
+def _filled(row: Row) -> str:
+    return filled(float(row["share"]))
+
+
 def fine_gib(size_bytes: float) -> str:
     """GiB with three decimals: the parts of a stage go down to megabytes."""
     return f"{size_bytes / GIB:.3f}"
@@ -127,6 +142,8 @@ TERM = Column("name", "term", words, justify="left")
 WORKED = Column("worked", "formula, with its numbers", justify="left", min_width=38, derive=_worked)
 SHARE = Column("share", "share", format_fraction)
 
+FILLED = Column("filled", "", justify="left", priority=1, derive=_filled)
+"""What a stage needs of what the GPU has."""
 PARTS = (
     Column("name", "part", words, justify="left"),
     Column("seconds", "time", format_seconds),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from ppadvisor.engine.explained import InFlightExplained, LayerExplained, StageExplained
@@ -11,6 +12,7 @@ from ppadvisor.report.explain_columns import (
     CHUNKS,
     CLUSTER,
     CSV,
+    FILLED,
     KERNELS,
     PARTS,
     SOURCES,
@@ -107,9 +109,10 @@ def _time(answer: PlanExplanation, draw: Draw) -> Iterator[list[str]]:
 
 
 def _memory(answer: PlanExplanation, draw: Draw, said: Callable[[list[str]], list[str]]) -> Iterator[list[str]]:
-    binding = answer.memory.binding_stage
-    rows = [stage.model_dump() for stage in answer.stages]
-    yield draw(f"Stages, each at its highest moment; stage {binding} binds", STAGES, rows)
+    binding, capacity = answer.memory.binding_stage, answer.memory.capacity_bytes
+    rows = [{**stage.model_dump(), "share": stage.total_bytes / capacity} for stage in answer.stages]
+    bars = replace(FILLED, header=f"peak of {format_bytes_gib(capacity)}")
+    yield draw(f"Stages, each at its highest moment; stage {binding} binds", (*STAGES, bars), rows)
     for stage in answer.stages:
         yield from _stage(stage, draw, said, binds=stage.stage == binding)
     sources = {term.name: term.model_dump() for stage in answer.stages for term in stage.terms if term.bytes}

@@ -24,6 +24,7 @@ from ppadvisor.units import (
 if TYPE_CHECKING:
     from ppadvisor.search.compare import Comparison
     from ppadvisor.search.explain import PlanExplanation
+    from ppadvisor.search.size_results import SizeReport
     from ppadvisor.specs.training import TrainingSpec
 
 ONLY_WHERE_USED = (
@@ -129,6 +130,18 @@ def schedule_table(report: PlanReport, format: str, *, width: int, color: bool) 
     """Each schedule with its best plan, where a framework runs many."""
     if len(report.schedules) < SCHEDULES_WORTH_A_TABLE:
         return ""
+    title = "The best plan of each schedule (replayed)"
+    columns = schedule_columns(report)
+    return render_rows(columns, schedule_rows(report), format, width=width, color=color, title=title)
+
+
+def schedule_columns(report: PlanReport) -> tuple[Column, ...]:
+    """Who runs a schedule is said where the framework runs every one."""
+    return SCHEDULE_COLUMNS if report.problem.framework == "generic" else SCHEDULE_COLUMNS[:-1]
+
+
+def schedule_rows(report: PlanReport) -> list[dict[str, Any]]:
+    """One row a schedule."""
     from ppadvisor.search.advise import short_plan
 
     best = report.plans[0].time.step_time_s if report.plans else None
@@ -142,9 +155,7 @@ def schedule_table(report: PlanReport, format: str, *, width: int, color: bool) 
             row |= {"peak_bytes": memory.peak_bytes, "binding_stage": memory.binding_stage}
             row |= {"of_best": time.step_time_s / best if best else None, "plan": short_plan(entry.estimate.plan)}
         rows.append(row)
-    columns = SCHEDULE_COLUMNS if report.problem.framework == "generic" else SCHEDULE_COLUMNS[:-1]
-    title = "The best plan of each schedule (replayed)"
-    return render_rows(columns, rows, format, width=width, color=color, title=title)
+    return rows
 
 
 def listed(lines: list[str]) -> list[str]:
@@ -165,23 +176,37 @@ def header(problem: ProblemEcho, report: PlanReport) -> list[str]:
 
 def about(asked: ProblemEcho | PlanExplanation | Comparison) -> list[str]:
     """Model, cluster and training run, a line each."""
-    model, cluster, training = asked.model, asked.cluster, asked.training
-    active = asked.active_parameters
-    of_which = f" ({format_count(active)} active)" if model.moe else ""
+    cluster = asked.cluster
     links = (
         f"{format_bandwidth(cluster.intra_node_bandwidth_bytes_per_s)} in a node of {cluster.gpus_per_node}, "
         f"{format_bandwidth(cluster.inter_node_bandwidth_bytes_per_s)} between nodes (per GPU and direction)"
     )
     return [
-        f"Model     {model.name}: {format_count(asked.total_parameters)} parameters{of_which}, "
-        f"{model.num_layers} layers, hidden {model.hidden_size}",
+        model_line(asked),
         f"Cluster   {cluster.num_gpus} x {cluster.gpu.name} ({format_bytes_gib(cluster.gpu.memory_bytes)}); {links}",
+        training_line(asked.training),
+        *_calibrated(asked),
+    ]
+
+
+def model_line(asked: ProblemEcho | PlanExplanation | Comparison | SizeReport) -> str:
+    """The model and its size."""
+    model = asked.model
+    of_which = f" ({format_count(asked.active_parameters)} active)" if model.moe else ""
+    return (
+        f"Model     {model.name}: {format_count(asked.total_parameters)} parameters{of_which}, "
+        f"{model.num_layers} layers, hidden {model.hidden_size}"
+    )
+
+
+def training_line(training: TrainingSpec) -> str:
+    """How it is trained, and by what."""
+    return (
         f"Training  batch {training.global_batch_size} x {training.sequence_length} tokens = "
         f"{training.tokens_per_step:,} a step; {training.precision}, {training.optimizer}, {training.attention} "
         f"attention{''.join(f', {choice}' for choice in _choices(training))}; {training.framework}"
-        f"{f' (stack {training.stack})' if training.stack else ''}",
-        *_calibrated(asked),
-    ]
+        f"{f' (stack {training.stack})' if training.stack else ''}"
+    )
 
 
 def _choices(training: TrainingSpec) -> Iterator[str]:
@@ -240,13 +265,14 @@ def _prose(report: PlanReport) -> list[str]:
         lines += ["Why the first is first:", *(f"  {line}" for line in report.why)]
     lines += split_lines(report)
     lines += [f"Hint: {line}" for line in report.hints]
-    lines += ["Baselines:", *(f"  {_baseline(name, report)}" for name in report.baselines)]
-    lines += _nothing_fits(report)
-    lines += _rejected(report)
+    lines += ["Baselines:", *(f"  {baseline_text(name, report)}" for name in report.baselines)]
+    lines += nothing_fits_lines(report)
+    lines += rejected_lines(report)
     return lines
 
 
-def _baseline(name: str, report: PlanReport) -> str:
+def baseline_text(name: str, report: PlanReport) -> str:
+    """One baseline, which of the plans it is, and how it does."""
     from ppadvisor.search.advise import short_plan
 
     baseline = report.baselines[name]
@@ -255,7 +281,8 @@ def _baseline(name: str, report: PlanReport) -> str:
     return f"{title}: {baseline.note}{which}"
 
 
-def _nothing_fits(report: PlanReport) -> list[str]:
+def nothing_fits_lines(report: PlanReport) -> list[str]:
+    """Where no plan fits: the nearest miss, and what would make one fit."""
     if report.plans:
         return []
     miss = report.nearest_miss
@@ -278,7 +305,8 @@ REASONS = {
 }
 
 
-def _rejected(report: PlanReport) -> list[str]:
+def rejected_lines(report: PlanReport) -> list[str]:
+    """How many combinations were rejected for which reason."""
     if not report.rejected:
         return []
     parts = [f"{count:,} {REASONS.get(code, code.replace('_', ' '))}" for code, count in report.rejected.items()]

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from html import escape
 
 from ppadvisor.engine.timeline import Timeline
+from ppadvisor.report.page import facts, page, table
 from ppadvisor.report.timeline_picture import (
     LABELS,
     LINES,
@@ -29,29 +30,32 @@ ZOOMS = (1, 2, 4, 8, 16)
 PER_LINE = 5
 """Pixels of a typical action from which on there are lines between the bars."""
 
-PAGE_STYLE = """
-:root{color-scheme:light}
-body{margin:16px;background:#fff;color:#24292f;font:14px/1.45 ui-sans-serif,system-ui,'DejaVu Sans',sans-serif}
-h1{font-size:20px;margin:0 0 8px}
-dl{display:grid;grid-template-columns:max-content 1fr;gap:2px 12px;margin:0 0 12px}
-dt{color:#57606a}
-dd{margin:0}
+CHART_STYLE = """
 .legend{list-style:none;display:flex;flex-wrap:wrap;gap:2px 18px;margin:0 0 10px;padding:0;font-size:12px}
 .legend svg{vertical-align:-2px;margin-right:5px}
 fieldset{border:0;margin:0 0 6px;padding:0;font-size:12px}
+legend{float:left;margin:3px 8px 0 0;padding:0}
 .chart{display:flex}
 .chart svg{display:block;overflow:hidden}
 .names{flex:none}
 .scroll{flex:1;min-width:0;overflow-x:auto}
 .zoomed{container:plot/inline-size;width:100%}
-.wide{overflow-x:auto}
-table{border-collapse:collapse;margin-top:14px;font-variant-numeric:tabular-nums}
-th,td{padding:2px 10px;text-align:right;border-bottom:1px solid #d8dee4;white-space:nowrap}
-rect[class]:hover{stroke:#000;stroke-width:2}
+rect[class]:hover{stroke:var(--text);stroke-width:2}
 #told{position:fixed;display:none;pointer-events:none;white-space:pre-line;max-width:320px;padding:6px 9px;
 background:#24292f;color:#fff;font-size:12px;border-radius:4px;z-index:1}
 """
+DARK_STYLE = """
+@media (prefers-color-scheme:dark){
+text{fill:var(--text)}
+text.n{fill:#16191d}
+.small{fill:var(--faint)}
+.grid{stroke:var(--rule)}
+#told{background:#dfe3e8;color:#16191d}
+}
+"""
+"""Behind the style of the elements, whose colours are those of a light page; bars and their labels keep theirs."""
 
+TOLD = '<div id="told"></div>'
 SCRIPT = """
 const told = document.getElementById('told');
 for (const title of document.querySelectorAll('.chart title')) {
@@ -75,20 +79,19 @@ addEventListener('pointerdown', tell);
 def render(timeline: Timeline, about: Sequence[str] = ()) -> str:
     """The page; `about` are the lines that say what it is a timeline of."""
     check_drawable(timeline, "--html")
-    title, facts = escape(title_of(timeline)), facts_of(timeline, about)
-    parts = [
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">',
-        '<meta name="viewport" content="width=device-width,initial-scale=1">',
-        f"<title>{title}</title>\n<style>{PAGE_STYLE}{style_of(timeline)}\n{_zoom_rules()}\n{_width_rules(timeline)}\n</style>",
-        f"</head>\n<body>\n<h1>{title}</h1>",
-        f"<dl>{''.join(f'<dt>{escape(name)}</dt><dd>{escape(value)}</dd>' for name, value in facts)}</dl>",
-        _legend(legend_of(timeline)),
-        _zoom_choice(),
-        _chart(timeline),
-        _table(timeline),
-        f'<div id="told"></div>\n<script>{SCRIPT}</script>\n</body>\n</html>\n',
-    ]
-    return "\n".join(parts)
+    columns = columns_of(timeline.makespan_s, of_plan=timeline.plan is not None)
+    body = [facts(facts_of(timeline, about)), *chart(timeline), table(columns, rank_rows(timeline))]
+    return page(title_of(timeline), [chart_style(timeline)], [*body, TOLD], SCRIPT)
+
+
+def chart(timeline: Timeline) -> list[str]:
+    """Legend, the choice of the width, and the rows of all ranks; for the style `chart_style`, TOLD and SCRIPT."""
+    return [_legend(legend_of(timeline)), _zoom_choice(), _chart(timeline)]
+
+
+def chart_style(timeline: Timeline) -> str:
+    """The style sheet of `chart`."""
+    return f"{CHART_STYLE}{style_of(timeline)}\n{_zoom_rules()}\n{_width_rules(timeline)}\n{DARK_STYLE}"
 
 
 def _chart(timeline: Timeline) -> str:
@@ -124,7 +127,7 @@ def _zoom_choice() -> str:
         f'<label><input type="radio" name="zoom" id="zoom{zoom}"{" checked" if zoom == 1 else ""}>{zoom}×</label>'
         for zoom in ZOOMS
     ]
-    return f"<fieldset>Stretch {' '.join(choices)}</fieldset>"
+    return f"<fieldset><legend>Stretch</legend>{' '.join(choices)}</fieldset>"
 
 
 def _zoom_rules() -> str:
@@ -137,10 +140,3 @@ def _width_rules(timeline: Timeline) -> str:
     shown = [f"@container plot (min-width:{width}px){{.w{width}{{display:inline}}}}" for width in WIDTHS]
     lines = f"@container plot (min-width:{PER_LINE * typical_actions(timeline):.0f}px){{{LINES}}}"
     return "\n".join([f"{hidden}{{display:none}}", *shown, lines])
-
-
-def _table(timeline: Timeline) -> str:
-    columns, rows = columns_of(timeline.makespan_s, of_plan=timeline.plan is not None), rank_rows(timeline)
-    head = "".join(f"<th>{escape(column.header)}</th>" for column in columns)
-    body = "".join(f"<tr>{''.join(f'<td>{escape(c.text(row))}</td>' for c in columns)}</tr>" for row in rows)
-    return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'

@@ -196,12 +196,12 @@ def _explanation(problem: Problem, estimate: PlanEstimate, asked: ProblemEcho) -
         layers=parts.layers,
         traffic=parts.traffic,
         symbols=parts.symbols,
-        cluster_numbers=_cluster_numbers(problem),
+        cluster_numbers=cluster_numbers(problem),
         assumptions=asked.assumptions,
     )
 
 
-def _cluster_numbers(problem: Problem) -> tuple[ClusterNumber, ...]:
+def cluster_numbers(problem: Problem) -> tuple[ClusterNumber, ...]:
     """The numbers of GPU and links that the estimate rests on."""
     cluster, gpu, precision = problem.cluster, problem.cluster.gpu, problem.training.precision
     of_gpu = {

@@ -92,7 +92,7 @@ def test_without_a_gpu_only_rules(cli: Cli, script: Path) -> None:
         ("PP=4", "", ("--gate", "peak_memory_fraction<=0.9"), 0),
         ("PP=4", "", ("--gate", "peak_memory_fraction<=0.001"), 4),
         ("PP=4", "", ("--gate", "regret<=0"), 4),
-        ("PP=4", "", ("--gate", "bubble_fraction < 50%", "--gate", "step_time_s<=1h"), 2),
+        ("PP=4", "", ("--gate", "bubble_fraction < 50%", "--gate", "step_time_s<=1d"), 2),
         ("PP=4", "", ("--gate", "bubble_fraction < 50%", "--gate", "step_time_s<=100s"), 0),
         ("PP=4", "", ("--gate", "model_flops_utilization>=0.99"), 4),
         ("PP=5", "", ("--gate", "peak_memory_fraction<=0.001"), 3),  # the lowest of 3 and 4

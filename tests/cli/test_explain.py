@@ -128,6 +128,22 @@ def test_the_parts_of_a_step_are_bars(cli: Cli, saved: Path) -> None:
         assert drawn[name.removesuffix("_s").replace("_", " ")] == pytest.approx(length, abs=1 if length < 1 else 0.51)
 
 
+def test_stages_are_bars_against_the_memory(cli: Cli, saved: Path) -> None:
+    """Each stage has a bar as long in 24ths of what the GPU has as its peak, and a mark where that ends."""
+    page = cli("explain", str(saved), "--all-stages").stdout
+    table = page.partition("peak of 79.1 GiB\n")[2].partition("\n\n")[0]
+    memory = plans_of(saved)[0]["memory"]
+    eighths = {"█": 8, "▉": 7, "▊": 6, "▋": 5, "▌": 4, "▍": 3, "▎": 2, "▏": 1}
+    lines = table.splitlines()[1:]
+    assert len(lines) == len(memory["stages"])
+    for line, stage in zip(lines, memory["stages"], strict=True):
+        number, bar = line.split(maxsplit=1)
+        assert int(number) == stage["stage"]
+        assert bar.index("│") == 24
+        length = 8 * 24 * stage["total_bytes"] / memory["capacity_bytes"]
+        assert sum(eighths.get(letter, 0) for letter in bar) == pytest.approx(length, abs=0.51)
+
+
 def test_the_page_with_virtual_stages(cli: Cli) -> None:
     """Several chunks a rank: a table of them, sums over them, the closed form and what was counted, 80 columns."""
     page = cli("explain", *CHUNKED.split()).stdout

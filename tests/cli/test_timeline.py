@@ -270,7 +270,7 @@ def test_nothing_is_legal(cli: Cli, tmp_path: Path) -> None:
         ("--schedule naive --pp 4 --microbatches 8", "schedule naive"),
         (f"{SMALL} --t-f -1", "--t-f: '-1' must not be negative"),
         (f"{SMALL} --t-b nan", "--t-b: 'nan' is not a quantity"),
-        (f"{SMALL} --t-comm 1h", "--t-comm: '1h' has the wrong unit 'h'; allowed: a time"),
+        (f"{SMALL} --t-comm 1d", "--t-comm: '1d' has the wrong unit 'd'; allowed: a time"),
         (f"{SMALL} --t-f 0 --t-b 0 --t-w 0", "all times of the order's actions are 0"),
         (f"{SMALL} --t-f 1 --model gpt2-124m", "--t-f and --model contradict each other"),
         (f"{SMALL} --tp 2", "--tp belongs to a plan, which needs a model and GPUs"),
