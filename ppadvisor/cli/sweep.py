@@ -61,6 +61,7 @@ def shape_options(command: CommandT) -> CommandT:
         click.option(
             "--resume", type=file, metavar="FILE", help="Keep rows in FILE.csv or .jsonl; go on with those there."
         ),
+        click.option("--quick", is_flag=True, help="The search's first plan as it is: no better splits, no near ties."),
         click.option("--jobs", type=Quantity("count", parse_count), help="Processes (default: cores, where it helps)."),
     )
     for option in reversed(options):
@@ -96,7 +97,7 @@ def command(format: str, output: Path | None, margin: float, assume: tuple[str, 
     from ppadvisor.report.sweep_view import render_sweep
     from ppadvisor.search.sweep import SweepReport
 
-    asked = read_points(given_values(values), margin, read_assumptions(assume))
+    asked = read_points(given_values(values), margin, read_assumptions(assume), quick=values["quick"])
     resume, plot = values["resume"], values["plot"]
     check_places({"--output": output, "--plot": plot, "--resume": resume})
     _check_format(format, output)
@@ -194,7 +195,7 @@ def _ask_the_others(asked: Asked, answered: Answered, file: RowFile | None, jobs
     from ppadvisor.search.sweep import sweep_rows
 
     done = len(answered.rows)
-    rows = sweep_rows(asked.points[done:], margin=asked.question.margin_fraction, jobs=jobs)
+    rows = sweep_rows(asked.points[done:], margin=asked.question.margin_fraction, quick=asked.question.quick, jobs=jobs)
     with closing(rows):
         for row in with_progress(rows, "points", len(asked.points), done):
             if file:

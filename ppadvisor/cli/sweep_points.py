@@ -45,7 +45,7 @@ class Asked:
     points: tuple[Point, ...]
 
 
-def read_points(given: Values, margin: float, assumed: dict[str, float]) -> Asked:
+def read_points(given: Values, margin: float, assumed: dict[str, float], *, quick: bool) -> Asked:
     """The question and its points. InputError for what is wrong with all of them."""
     assumptions = Assumptions().changed(assumed)
     named = _check_names(given)
@@ -58,6 +58,7 @@ def read_points(given: Values, margin: float, assumed: dict[str, float]) -> Aske
     _check_number(axes)
     parts = {
         "margin_fraction": margin,
+        "quick": quick,
         "assumptions": assumed,
         "fixed": _answer_values(fixed) | switches,
         "axes": dict(_axis(entry, values) for entry, values in axes.items()),

@@ -21,7 +21,7 @@ from ppadvisor.errors import InputError
 from ppadvisor.search.advise import miss_note
 from ppadvisor.search.pins import Pins
 from ppadvisor.search.ranking import MEMORY_REASONS, Ranked, nearest_row, rank
-from ppadvisor.search.shortlist import best_estimates
+from ppadvisor.search.shortlist import best_estimates, fitting_estimates
 from ppadvisor.search.workers import ordered_map
 from ppadvisor.specs.base import PositiveInt
 from ppadvisor.specs.version import FORMAT_VERSION, MODEL_VERSION
@@ -93,6 +93,8 @@ class SweepQuestion(Result):
     question: str
     """A digest of all that the rows depend on: rows of one question can stand in one file."""
     margin_fraction: float
+    quick: bool = False
+    """Whether near ties and better splits were left alone: see `answer_point`."""
     assumptions: dict[str, float]
     """Those that the user replaced."""
     fixed: dict[str, AxisValue]
@@ -116,9 +118,11 @@ def digest_of(*parts: object) -> str:
     return sha256(json.dumps([MODEL_VERSION, *parts], sort_keys=True).encode()).hexdigest()[:12]
 
 
-def sweep_rows(points: Iterable[Point], *, margin: float, jobs: int = 1) -> Generator[SweepRow, None, None]:
+def sweep_rows(
+    points: Iterable[Point], *, margin: float, quick: bool = False, jobs: int = 1
+) -> Generator[SweepRow, None, None]:
     """Answer one point after the other; with more jobs, where it is worth it, several at a time, in the same order."""
-    answer = partial(answer_point, margin=margin)
+    answer = partial(answer_point, margin=margin, quick=quick)
     start, spent_s, done, left = time.monotonic(), 0.0, 0, iter(points)
     for point in left:
         yield answer(point)
@@ -131,14 +135,18 @@ def sweep_rows(points: Iterable[Point], *, margin: float, jobs: int = 1) -> Gene
         yield from rows
 
 
-def answer_point(point: Point, *, margin: float) -> SweepRow:
-    """The row of one point."""
+def answer_point(point: Point, *, margin: float, quick: bool = False) -> SweepRow:
+    """The row of one point: the plan that `plan` ranks first.
+
+    Quick: the first plan of the search itself, by its array forms, with its own split; the numbers of the row are those
+    of a full replay of it all the same.
+    """
     try:
         problem, pins = point.ask()
         ranked = rank(problem, pins, margin=margin)
     except InputError as error:
         return _without_plan(point.values, CONTRADICTION, str(error))
-    estimate = _best_or_nearest(ranked, margin)
+    estimate = _best_or_nearest(ranked, margin, quick=quick)
     if estimate is None:
         rejection = _main_rejection(ranked)
         return _without_plan(point.values, rejection.code, rejection.message)
@@ -150,9 +158,12 @@ def answer_point(point: Point, *, margin: float) -> SweepRow:
     return SweepRow.model_validate({**found, **point.values, **_reason(estimate)})
 
 
-def _best_or_nearest(ranked: Ranked, margin: float) -> PlanEstimate | None:
+def _best_or_nearest(ranked: Ranked, margin: float, *, quick: bool) -> PlanEstimate | None:
     """The best plan that fits, else the legal one that comes closest, else None."""
-    best = best_estimates(ranked, 1, margin=margin)
+    if quick:
+        best = fitting_estimates(ranked, ranked.order, 1, margin=margin, balance=False)
+    else:
+        best = best_estimates(ranked, 1, margin=margin)
     if best:
         return best[0]
     row = nearest_row(ranked)
