@@ -130,7 +130,8 @@ def _check_format(format: str, output: Path | None) -> None:
 def needs_extra(module: str, extra: str, option: str) -> None:
     """InputError, before any work is done, where a library is missing that few need."""
     if find_spec(module) is None:
-        raise InputError(f"{option} needs {module}, which is not installed: pip install 'ppadvisor[{extra}]'")
+        hint = f"pip install {module} (or ppadvisor with its extra {extra!r})"
+        raise InputError(f"{option} needs {module}, which is not installed: {hint}")
 
 
 def _shape(asked: Asked, values: Values, format: str) -> Shape:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
@@ -21,33 +22,70 @@ STYLES = ("-", "--")
 
 WIDE_X, WIDE_Y = 8, 10
 """From this ratio of the largest to the smallest on an axis is logarithmic."""
-BOTTOM = 0.03
-"""Height at which points are marked that have no value of their own, as a share of the panel."""
+CROSS: dict[str, Any] = {"linestyle": "none", "marker": "x", "markersize": 9, "markeredgewidth": 2, "zorder": 3}
+BOTTOM, ABOVE = 0.03, 0.025
+"""Height at which the first line marks points that have no value of their own, and what the next ones add, as shares of
+the panel: lines that have none at the same point would else hide each other."""
+INSIDE = 4
+"""Entries of a legend that still find room between the lines."""
+
+
+@dataclass(frozen=True)
+class _Line:
+    """The points of one line, and how it looks."""
+
+    places: Sequence[float]
+    rows: Sequence[SweepRow]
+    index: int
+
+    @property
+    def color(self) -> str:
+        return COLORS[self.index % len(COLORS)]
+
+    def draw(self, axes: Axes, value: str, label: str) -> None:
+        """The line, with a gap where there is nothing to show."""
+        heights = [_height(row, value) for row in self.rows]
+        axes.plot(
+            self.places,
+            [float("nan") if height is None else height for height in heights],
+            color=self.color,
+            linestyle=STYLES[self.index // len(COLORS) % len(STYLES)],
+            marker=MARKERS[self.index % len(MARKERS)],
+            markersize=5,
+            label=label or None,
+        )
+
+    def mark_misses(self, axes: Axes, value: str) -> bool:
+        """A cross at each point where nothing fits: at its memory, or at the bottom where it has none to show."""
+        misses = [(p, _height(row, value)) for p, row in zip(self.places, self.rows, strict=True) if not row.fits]
+        with_height = [(place, height) for place, height in misses if height is not None]
+        without = [place for place, height in misses if height is None]
+        if with_height:
+            axes.plot(*zip(*with_height, strict=True), color=self.color, **CROSS)
+        if without:
+            bottom = [BOTTOM + ABOVE * self.index] * len(without)
+            axes.plot(without, bottom, color=self.color, transform=axes.get_xaxis_transform(), **CROSS)
+        return bool(misses)
 
 
 def draw_lines(axes: Axes, report: SweepReport, x: str, value: str) -> None:
     """Draw one panel."""
     others = [name for name in report.axes if name != x]
     places, missing = _places(report, x), False
-    for index, values in enumerate(product(*(report.axes[name] for name in others))):
-        at = dict(zip(others, values, strict=True))
-        rows = [row for row in report.rows if all(_axis_value(row, name) == value for name, value in at.items())]
-        color = COLORS[index % len(COLORS)]
-        style: dict[str, Any] = {
-            "color": color,
-            "linestyle": STYLES[index // len(COLORS) % 2],
-            "marker": MARKERS[index % len(MARKERS)],
-        }
-        drawn = [_height(row, value) for row in rows]
-        xs = [places[_axis_value(row, x)] for row in rows]
-        ys = [float("nan") if height is None else height for height in drawn]
-        axes.plot(xs, ys, label=at_text(at) or None, markersize=5, **style)
-        missing |= _mark_misses(axes, xs, rows, value, color)
+    for index, chosen in enumerate(product(*(report.axes[name] for name in others))):
+        at = dict(zip(others, chosen, strict=True))
+        rows = [row for row in report.rows if tuple(_axis_value(row, name) for name in others) == chosen]
+        line = _Line([places[_axis_value(row, x)] for row in rows], rows, index)
+        line.draw(axes, value, at_text(at))
+        missing |= line.mark_misses(axes, value)
     _draw_limit(axes, report, x, value, places)
     _set_axes(axes, report, x, value, places)
     if missing:
         axes.plot([], [], "x", color="#57606a", label="nothing fits")
-    if axes.get_legend_handles_labels()[0]:
+    entries = len(axes.get_legend_handles_labels()[0])
+    if entries > INSIDE:
+        axes.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1.01, 1.0), frameon=False)
+    elif entries:
         axes.legend(fontsize=8, framealpha=0.85)
 
 
@@ -71,26 +109,6 @@ def _factor(x: str) -> float:
 def _height(row: SweepRow, value: str) -> float | None:
     """What is drawn of a row: of a plan that does not fit the memory alone."""
     return scaled(row, value) if row.fits or value in MEMORY_VALUES else None
-
-
-def _mark_misses(axes: Axes, xs: Sequence[float], rows: Sequence[SweepRow], value: str, color: str) -> bool:
-    """A cross at each point where nothing fits: at its memory, or at the bottom where it has none to show."""
-    misses = [(place, _height(row, value)) for place, row in zip(xs, rows, strict=True) if not row.fits]
-    with_height = [(place, height) for place, height in misses if height is not None]
-    without = [place for place, height in misses if height is None]
-    cross: dict[str, Any] = {
-        "color": color,
-        "linestyle": "none",
-        "marker": "x",
-        "markersize": 9,
-        "markeredgewidth": 2,
-        "zorder": 3,
-    }
-    if with_height:
-        axes.plot(*zip(*with_height, strict=True), **cross)
-    if without:
-        axes.plot(without, [BOTTOM] * len(without), transform=axes.get_xaxis_transform(), **cross)
-    return bool(misses)
 
 
 def _draw_limit(axes: Axes, report: SweepReport, x: str, value: str, places: dict[object, float]) -> None:

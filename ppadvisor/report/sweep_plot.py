@@ -158,10 +158,15 @@ def _figure(report: SweepReport, shape: Shape) -> Figure:
 
 def title_of(report: SweepQuestion) -> str:
     """What is swept, of what."""
-    of = ", ".join(str(report.fixed[name]) for name in ("model", "gpu", "cluster") if name in report.fixed)
     *others, last = (axis_name(name) for name in report.axes)
     over = f"{', '.join(others)} and {last}" if others else last
-    return f"{of}{': ' if of else ''}the best plan over {over}"
+    return f"{subject_of(report)}: the best plan over {over}"
+
+
+def subject_of(report: SweepQuestion) -> str:
+    """The model and the machines, where every point has the same."""
+    of = [str(report.fixed[name]) for name in ("model", "gpu", "cluster") if name in report.fixed]
+    return ", ".join(of) or "models and machines"
 
 
 def _footer(report: SweepQuestion, width: int) -> str:
