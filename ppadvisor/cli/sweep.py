@@ -111,11 +111,11 @@ def command(format: str, output: Path | None, margin: float, assume: tuple[str, 
         return _interrupted(asked, answered, f"are in {str(resume)!r}: the same command goes on")
     if answered.interrupted:
         output = _partial(output)
-    elif draw:
-        write(draw(report), plot, "--plot")
     write(render_sweep(report, format, view_of(output), shape), output)
     if answered.interrupted:
         return _interrupted(asked, answered, f"are {f'in {str(output)!r}' if output else 'shown'}")
+    if draw:
+        write(draw(report), plot, "--plot")
     return EXIT_OK if any(row.fits for row in report.rows) else EXIT_NO_PLAN
 
 

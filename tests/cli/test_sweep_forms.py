@@ -320,7 +320,7 @@ def test_what_cannot_be_shown_is_told_before_any_point(
         (
             "--plot x.svg",
             "matplotlib",
-            "--plot needs matplotlib, which is not installed: pip install matplotlib (or ppadvisor with its extra 'plot')",
+            "--plot needs matplotlib, which is not installed: pip install matplotlib (or",
         ),
         ("--format parquet --output x", "pyarrow", "--format parquet needs pyarrow, which is not installed"),
     ],
