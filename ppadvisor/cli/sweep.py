@@ -61,7 +61,7 @@ def shape_options(command: CommandT) -> CommandT:
         click.option(
             "--resume", type=file, metavar="FILE", help="Keep rows in FILE.csv or .jsonl; go on with those there."
         ),
-        click.option("--quick", is_flag=True, help="The search's first plan as it is: no better splits, no near ties."),
+        click.option("--quick", is_flag=True, help="The best of the search's first plans as they are, untuned."),
         click.option("--jobs", type=Quantity("count", parse_count), help="Processes (default: cores, where it helps)."),
     )
     for option in reversed(options):

@@ -26,7 +26,7 @@ from ppadvisor.specs.training import OPTIMIZERS
 
 Values = dict[str, Any]
 
-MOST_POINTS = 100_000
+MOST_POINTS = 50_000
 """More is a slip of the keyboard, or asks for a sweep in parts."""
 
 LOADERS: dict[str, Callable[[str], BaseModel]] = {"model": load_model, "gpu": load_gpu, "cluster": load_cluster}

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 WORD_COLORS = ("#56b4e9", "#e69f00", "#009e73", "#cc79a7", "#f0e442", "#d55e00", "#0072b2", "#999999")
 MOST_TEXTS = 240
 """With more cells than this colours alone speak."""
+ROOM = 60
+"""Characters below a map."""
 WIDE = 20
 """From this ratio of the largest to the smallest on colours are logarithmic."""
 
@@ -35,16 +37,17 @@ def draw_heat(axes: Axes, report: SweepReport, pivot: Pivot, value: str, at: Map
         _draw_legend(axes, colors)
     axes.set_xlim(-0.5, len(across) - 0.5)
     axes.set_ylim(len(down) - 0.5, -0.5)
-    _set_ticks(axes.set_xticks, pivot.across, across)
-    _set_ticks(axes.set_yticks, pivot.down, down)
+    longest = max(len(short_axis_text(pivot.across, value)) for value in across)
+    _set_ticks(axes.set_xticks, pivot.across, across, most=max(ROOM // (longest + 2), 2))
+    _set_ticks(axes.set_yticks, pivot.down, down, most=16)
     axes.set_xlabel(axis_name(pivot.across))
     axes.set_ylabel(axis_name(pivot.down))
     title = at_text(dict(at))
     axes.set_title(f"{label_of(value)}{': ' if title else ''}{title}" if value in WORD_VALUES else title, fontsize=10)
 
 
-def _set_ticks(setter: Any, name: str, values: Sequence[AxisValue]) -> None:
-    shown = shown_ticks(values, 16)
+def _set_ticks(setter: Any, name: str, values: Sequence[AxisValue], most: int) -> None:
+    shown = shown_ticks(values, most)
     setter(shown, [short_axis_text(name, values[index]) for index in shown])
 
 

@@ -37,6 +37,8 @@ class _Line:
     places: Sequence[float]
     rows: Sequence[SweepRow]
     index: int
+    joined: bool
+    """Whether something lies between two places: not where the axis is one of words."""
 
     @property
     def color(self) -> str:
@@ -49,9 +51,9 @@ class _Line:
             self.places,
             [float("nan") if height is None else height for height in heights],
             color=self.color,
-            linestyle=STYLES[self.index // len(COLORS) % len(STYLES)],
+            linestyle=STYLES[self.index // len(COLORS) % len(STYLES)] if self.joined else "none",
             marker=MARKERS[self.index % len(MARKERS)],
-            markersize=5,
+            markersize=5 if self.joined else 8,
             label=label or None,
         )
 
@@ -72,10 +74,11 @@ def draw_lines(axes: Axes, report: SweepReport, x: str, value: str) -> None:
     """Draw one panel."""
     others = [name for name in report.axes if name != x]
     places, missing = _places(report, x), False
+    joined = all(map(is_number, report.axes[x]))
     for index, chosen in enumerate(product(*(report.axes[name] for name in others))):
         at = dict(zip(others, chosen, strict=True))
         rows = [row for row in report.rows if tuple(_axis_value(row, name) for name in others) == chosen]
-        line = _Line([places[_axis_value(row, x)] for row in rows], rows, index)
+        line = _Line([places[_axis_value(row, x)] for row in rows], rows, index, joined)
         line.draw(axes, value, at_text(at))
         missing |= line.mark_misses(axes, value)
     _draw_limit(axes, report, x, value, places)
@@ -128,7 +131,8 @@ def _draw_limit(axes: Axes, report: SweepReport, x: str, value: str, places: dic
             axes.axhline(limit, color="#24292f", linestyle=":", linewidth=1.3, label=label)
     if limits and all(len(found) == 1 for found in limits.values()) and len(set().union(*limits.values())) > 1:
         ends = sorted((place, *found) for place, found in limits.items())
-        axes.plot(*zip(*ends, strict=True), color="#24292f", linestyle=":", linewidth=1.3, label=text)
+        drawn: Any = "default" if all(map(is_number, report.axes[x])) else "steps-mid"
+        axes.plot(*zip(*ends, strict=True), drawstyle=drawn, color="#24292f", linestyle=":", linewidth=1.3, label=text)
 
 
 def _set_axes(axes: Axes, report: SweepReport, x: str, value: str, places: dict[object, float]) -> None:
