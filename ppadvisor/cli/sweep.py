@@ -149,7 +149,8 @@ def _shape(asked: Asked, values: Values, format: str) -> Shape:
     shown = tuple(dict.fromkeys(value_named(text, "--value") for text in values["value"] or (DEFAULT_VALUE,)))
     if not pivot:
         return Shape(None, shown)
-    axes = tuple(axis_named(text, asked.question.axes, axis_flags(), "--pivot") for text in pivot)
+    known = asked.question.axes
+    axes = tuple(axis_named(text, known, axis_flags(known), "--pivot") for text in pivot)
     if len(axes) != 2 or axes[0] == axes[1]:
         raise InputError(f"--pivot: got {','.join(pivot)!r}; needs two axes, as in --pivot gpus,seq-len")
     return Shape(Pivot(*axes), shown)

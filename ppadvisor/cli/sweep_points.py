@@ -29,6 +29,9 @@ Values = dict[str, Any]
 MOST_POINTS = 50_000
 """More is a slip of the keyboard, or asks for a sweep in parts."""
 
+TOKENS = "tokens_per_step"
+"""What the answers call a batch in tokens."""
+
 LOADERS: dict[str, Callable[[str], BaseModel]] = {"model": load_model, "gpu": load_gpu, "cluster": load_cluster}
 NAMES: dict[str, Collection[str]] = {
     "framework": frameworks.FRAMEWORKS,
@@ -67,9 +70,10 @@ def read_points(given: Values, margin: float, assumed: dict[str, float], *, quic
     return Asked(question, tuple(_points(axes, _options(fixed) | switches, assumptions)))
 
 
-def axis_flags() -> dict[str, str]:
+def axis_flags(axes: Collection[str]) -> dict[str, str]:
     """How the options of the axes are called, and what the answers call them."""
-    return {entry.name: entry.quantity for entry in INPUTS}
+    in_tokens = {"global_batch": TOKENS} if TOKENS in axes else {}
+    return {entry.name: entry.quantity for entry in INPUTS} | in_tokens
 
 
 def _check_names(given: Values) -> Values:
@@ -119,7 +123,7 @@ def _named(entry: Input, value: Any) -> tuple[str, Any]:
     if entry.name != "global_batch":
         return entry.quantity, value
     unit, amount = value
-    return entry.quantity if unit == "sequences" else "tokens_per_step", amount
+    return entry.quantity if unit == "sequences" else TOKENS, amount
 
 
 def _axis(entry: Input, values: Sequence[Any]) -> tuple[str, tuple[AxisValue, ...]]:

@@ -117,6 +117,12 @@ def test_a_pivot_turns(ask: Ask) -> None:
     assert "| seq len | 4 | 12 | 16 |" in turned
 
 
+def test_a_batch_in_tokens_is_named_by_its_option(ask: Ask) -> None:
+    """`--pivot global-batch` means the axis of tokens too."""
+    line = f"{POINTS} --gpus 4,8 --tp 4 --seq-len 4k --micro-batch 1 --global-batch 256ktok,512ktok --quick"
+    assert "tokens per step down, GPUs across" in ask(f"{line} --pivot global-batch,gpus").stdout
+
+
 def test_other_axes_make_other_tables(ask: Ask) -> None:
     """With a third axis each of its values has a table of its own, and each value of --value too."""
     line = f"{ASKED} --pp 1,2 --pivot gpus,seq-len --value bubble_fraction,schedule --quick"
