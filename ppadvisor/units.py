@@ -280,6 +280,18 @@ def format_count(count: float) -> str:
     return f"{count:,.0f}"
 
 
+def format_short_tokens(count: int) -> str:
+    """Tokens of a sequence or a batch as people say them, where that is exact: `8k`, `1M` (binary); else `1,000`.
+
+    >>> format_short_tokens(131072), format_short_tokens(3 * 2**20), format_short_tokens(1000)
+    ('128k', '3M', '1,000')
+    """
+    for scale, suffix in ((MIB, "M"), (KIB, "k")):
+        if count and count % scale == 0:
+            return f"{count // scale}{suffix}"
+    return f"{count:,}"
+
+
 def format_fraction(share: float, digits: int = 1) -> str:
     """A share in percent: `17.9 %`."""
     return f"{100 * share:.{digits}f} %"

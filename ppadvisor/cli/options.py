@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
+from ppadvisor.cli.ranges import is_range, parse_range
 from ppadvisor.errors import InputError, unknown_name
 from ppadvisor.report.formats import FORMATS
 
@@ -53,7 +54,7 @@ class OneOf(click.ParamType[Any]):
 
 
 class CommaList(click.ParamType[Any]):
-    """Values of another type between commas, as a tuple: `8,32,64`."""
+    """Values of another type between commas, as a tuple: `8,32,64`; of quantities also ranges: `8:64:x2`."""
 
     def __init__(self, item: click.ParamType[Any]) -> None:
         self.item = item
@@ -70,14 +71,29 @@ class CommaList(click.ParamType[Any]):
         items = [item.strip() for item in value.split(",")]
         if not all(items):
             raise InputError(f"{option_name(param)}: {value!r} has an empty item; allowed: values between commas")
-        return tuple(self.item.convert(item, param, ctx) for item in items)
+        return tuple(value for item in items for value in self._values(item, param, ctx))
+
+    def _values(self, text: str, param: click.Parameter | None, ctx: click.Context | None) -> tuple[Any, ...]:
+        if isinstance(self.item, Quantity) and is_range(text):
+            return parse_range(text, self.item.parse, option_name(param))
+        return (self.item.convert(text, param, ctx),)
 
 
 def output_options(command: CommandT) -> CommandT:
     """`--format` and `--output`, passed on as `format` and `output`."""
-    command = click.option(
-        "--output", type=click.Path(path_type=Path), metavar="FILE", help="Write to FILE; it is replaced whole."
-    )(command)
-    return click.option(
-        "--format", type=OneOf("format", tuple(FORMATS)), default="table", show_default=True, help="Form of the answer."
-    )(command)
+    return output_options_of(FORMATS)(command)
+
+
+def output_options_of(formats: Collection[str]) -> Callable[[CommandT], CommandT]:
+    """The same with other formats, the first of which is `table`."""
+
+    def decorate(command: CommandT) -> CommandT:
+        command = click.option(
+            "--output", type=click.Path(path_type=Path), metavar="FILE", help="Write to FILE; it is replaced whole."
+        )(command)
+        kind = OneOf("format", tuple(formats))
+        return click.option("--format", type=kind, default="table", show_default=True, help="Form of the answer.")(
+            command
+        )
+
+    return decorate

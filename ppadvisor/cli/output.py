@@ -6,8 +6,9 @@ import io
 import os
 import shutil
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from secrets import token_hex
 from typing import Any, TypeVar
 
 from ppadvisor.errors import InputError
@@ -19,14 +20,35 @@ UNENCODABLE = "backslashreplace"
 T = TypeVar("T")
 
 
-def with_progress(items: Iterable[T], what: str, count: int | None) -> Iterable[T]:
-    """The items, counted on stderr where someone looks at it; without a count nobody knows how many there are."""
-    if not sys.stderr.isatty():
-        return items
-    from rich.console import Console
-    from rich.progress import track
+def with_progress(items: Iterable[T], what: str, count: int | None, done: int = 0) -> Iterable[T]:
+    """The items, counted on stderr where someone looks at it; `done` of the `count` were there before.
 
-    return track(items, what, count, console=Console(stderr=True), transient=True)
+    Without a count nobody knows how many there are.
+    """
+    return _counted(items, what, count, done) if sys.stderr.isatty() else items
+
+
+def _counted(items: Iterable[T], what: str, count: int | None, done: int) -> Iterator[T]:
+    """With a bar, the rate and the time left."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, Task, TextColumn, TimeRemainingColumn
+    from rich.text import Text
+
+    class Rate(TextColumn):
+        """Items a second, or seconds an item."""
+
+        def render(self, task: Task) -> Text:
+            speed = task.finished_speed or task.speed
+            if not speed:
+                return Text("")
+            return Text(f"{speed:.3g}/s" if speed >= 1 else f"{1 / speed:.3g} s each")
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), Rate(""), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task(what, total=count, completed=done)
+        for item in items:
+            yield item
+            progress.advance(task)
 
 
 def view_of(output: Path | None) -> View:
@@ -35,6 +57,19 @@ def view_of(output: Path | None) -> View:
         return View()
     plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
     return View(width=shutil.get_terminal_size().columns, color=not plain)
+
+
+def check_places(places: Mapping[str, Path | None]) -> None:
+    """InputError before any work is done: two files in one place, or a folder that is not there."""
+    taken: dict[Path, str] = {}
+    for option, path in places.items():
+        if path is None:
+            continue
+        if not path.parent.is_dir():
+            raise InputError(f"{option}: cannot write {str(path)!r}: there is no folder {str(path.parent)!r}")
+        other = taken.setdefault(path.resolve(), option)
+        if other != option:
+            raise InputError(f"{other} and {option} both name {str(path)!r}; give each its own file")
 
 
 def write_rows(
@@ -51,23 +86,10 @@ def write_rows(
     write(render_rows(columns, rows, format, width=view.width, color=view.color, title=title, extra=extra), output)
 
 
-def check_places(places: Mapping[str, Path | None]) -> None:
-    """InputError before any work is done: two files in one place, or a folder that is not there."""
-    taken: dict[Path, str] = {}
-    for option, path in places.items():
-        if path is None:
-            continue
-        if not path.parent.is_dir():
-            raise InputError(f"{option}: cannot write {str(path)!r}: there is no folder {str(path.parent)!r}")
-        other = taken.setdefault(path.resolve(), option)
-        if other != option:
-            raise InputError(f"{other} and {option} both name {str(path)!r}; give each its own file")
-
-
-def write(text: str, output: Path | None, option: str = "--output") -> None:
-    """The text to stdout, or in place of the file; InputError where that is not possible, the file then as it was."""
+def write(text: str | bytes, output: Path | None, option: str = "--output") -> None:
+    """The text (or bytes) to stdout, or in place of the file; InputError where that fails, the file then as it was."""
     if output is None:
-        _to_stdout(text)
+        _to_stdout(text if isinstance(text, str) else text.decode())
         return
     try:
         if output.exists() and not output.is_file():
@@ -79,13 +101,14 @@ def write(text: str, output: Path | None, option: str = "--output") -> None:
         raise InputError(f"{option}: cannot write {str(output)!r}: {error.strerror}") from None
 
 
-def _encoded(text: str) -> bytes:
-    return text.encode("utf-8", errors=UNENCODABLE)
+def _encoded(text: str | bytes) -> bytes:
+    return text.encode("utf-8", errors=UNENCODABLE) if isinstance(text, str) else text
 
 
-def _replace(path: Path, text: str) -> None:
-    # In the same directory, since only within one file system is the replacement a single step.
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+def _replace(path: Path, text: str | bytes) -> None:
+    # In the same directory, since only within one file system is the replacement a single step. The name is one that
+    # neither another process has nor one that was killed has left.
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.{token_hex(4)}.tmp")
     try:
         with temporary.open("xb") as file:
             file.write(_encoded(text))

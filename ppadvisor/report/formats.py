@@ -9,6 +9,13 @@ FORMATS: dict[str, str] = {
     "markdown": "ppadvisor.report.markdown",
 }
 
+SWEEP_FORMATS: dict[str, str] = {
+    **FORMATS,
+    "jsonl": "ppadvisor.report.sweep_rows",
+    "parquet": "ppadvisor.report.parquet",
+}
+"""Those of `sweep`, whose rows also stand in files one by one."""
+
 CHECK_FORMATS: dict[str, str] = {
     "text": "ppadvisor.report.check_view",
     "json": "ppadvisor.report.check_view",

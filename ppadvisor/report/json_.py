@@ -13,6 +13,11 @@ def dump_json(document: object) -> str:
     return json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
+def dump_json_line(values: object) -> str:
+    """The same on one line, for files that hold one document a line."""
+    return json.dumps(values, ensure_ascii=False, allow_nan=False) + "\n"
+
+
 def render(table: RowTable, view: View) -> str:
     """The versions, what is said beside the rows, and the rows."""
     versions = {"format_version": FORMAT_VERSION, "model_version": MODEL_VERSION}

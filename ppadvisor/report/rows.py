@@ -41,6 +41,8 @@ class Column:
     """Stands in the second table too, beside the first column, which always does: without it rows read alike."""
     derive: Callable[[Row], object] | None = None
     """Makes the value from the whole row, for people only: such a column is not in csv."""
+    style: Callable[[Row], str] | None = None
+    """How a terminal with colours shows the cell, in the words of rich: a map of heat, a verdict."""
 
     def value(self, row: Row) -> Any:
         """The raw value, or None where the row has none."""

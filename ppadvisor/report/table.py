@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ppadvisor.report.rows import Column, RowTable, View
+from ppadvisor.report.rows import Column, Row, RowTable, View
 
 GAP = 2
 """Between two columns: one from the box, the rest padding."""
@@ -26,15 +26,13 @@ def render(table: RowTable, view: View) -> str:
     # A cell that may not wrap still shows whole where it alone is wider than the terminal.
     width = max(view.width, *(_total(block, cells) for block in blocks))
     text = io.StringIO()
-    console = Console(
-        file=text, width=width, force_terminal=view.color, color_system="standard" if view.color else None
-    )
+    console = Console(file=text, width=width, force_terminal=view.color, color_system="256" if view.color else None)
     if table.title:
         console.print(Text(table.title, style="bold"), soft_wrap=True)
     for index, block in enumerate(blocks):
         if index:
             console.print()
-        console.print(_drawn(block, cells, max(view.width, _total(block, cells))))
+        console.print(_drawn(block, table.rows, cells, max(view.width, _total(block, cells))))
     return "".join(line.rstrip() + "\n" for line in text.getvalue().splitlines())
 
 
@@ -83,11 +81,11 @@ def _widths(columns: Sequence[Column], cells: Cells, width: int) -> list[int]:
     return widths
 
 
-def _drawn(columns: Sequence[Column], cells: Cells, width: int) -> Table:
+def _drawn(columns: Sequence[Column], rows: Sequence[Row], cells: Cells, width: int) -> Table:
     drawn = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, GAP - 1, 0, 0))
     for column, column_width in zip(columns, _widths(columns, cells, width), strict=True):
         # Text, not str: rich would read `[s]` in a header as markup and drop it.
         drawn.add_column(Text(column.header), justify=column.justify, width=column_width, overflow="fold")
-    for row in zip(*(cells[column] for column in columns), strict=True):
-        drawn.add_row(*(Text(cell) for cell in row))
+    for index, row in enumerate(rows):
+        drawn.add_row(*(Text(cells[column][index], column.style(row) if column.style else "") for column in columns))
     return drawn

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import json
+import time
+from collections.abc import Callable, Generator, Iterable, Mapping
+from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
+from hashlib import sha256
 from typing import Any
 
 from pydantic import ConfigDict, Field
@@ -16,7 +21,8 @@ from ppadvisor.errors import InputError
 from ppadvisor.search.advise import miss_note
 from ppadvisor.search.pins import Pins
 from ppadvisor.search.ranking import MEMORY_REASONS, Ranked, nearest_row, rank
-from ppadvisor.search.shortlist import best_estimates
+from ppadvisor.search.shortlist import best_estimates, fitting_estimates
+from ppadvisor.search.workers import ordered_map
 from ppadvisor.specs.base import PositiveInt
 from ppadvisor.specs.version import FORMAT_VERSION, MODEL_VERSION
 
@@ -25,10 +31,19 @@ AxisValue = bool | int | float | str
 CONTRADICTION = "contradiction"
 """Reason code of a point whose own inputs contradict each other: the search was never asked."""
 
+ALONE_S = 1.0
+"""So long one process answers alone: a short sweep needs no other, and of a long one it is then known."""
+WORTH_S = 2.0
+"""What is left must take this long for others to help: one needs half a second to start."""
+
+
+QUICK_PLANS = 5
+"""A quick answer is the fastest of so many plans that the array forms put first, which do not see every idle moment."""
+
 
 @dataclass(frozen=True)
 class Point:
-    """One question of a sweep."""
+    """One question of a sweep; it can be pickled where `ask` can."""
 
     values: Mapping[str, AxisValue]
     """Axis -> its value here."""
@@ -74,34 +89,68 @@ class SweepRow(Result):
     reason: str | None = None
 
 
-class SweepReport(Result):
-    """The answer of `sweep`."""
+class SweepQuestion(Result):
+    """What a sweep asks, and of which version of the model."""
 
     format_version: str = FORMAT_VERSION
     model_version: str = MODEL_VERSION
+    question: str
+    """A digest of all that the rows depend on: rows of one question can stand in one file."""
     margin_fraction: float
+    quick: bool = False
+    """Whether near ties and better splits were left alone: see `answer_point`."""
     assumptions: dict[str, float]
     """Those that the user replaced."""
     fixed: dict[str, AxisValue]
     """What every point shares."""
     axes: dict[str, tuple[AxisValue, ...]]
+
+
+class SweepReport(SweepQuestion):
+    """The answer of `sweep`."""
+
     rows: tuple[SweepRow, ...]
-    """The product of the axes, the last one running fastest."""
+    """The product of the axes, the last one running fastest; the first of them, where the sweep was interrupted."""
 
 
-def sweep_rows(points: Iterable[Point], *, margin: float) -> Iterator[SweepRow]:
-    """Answer one point after the other."""
-    for point in points:
-        yield _answer(point, margin)
+def digest_of(*parts: object) -> str:
+    """Twelve hexadecimal digits that change with any of the parts, which JSON can write, and with the model's version.
+
+    >>> digest_of({"margin": 0.9}) != digest_of({"margin": 0.8})
+    True
+    """
+    return sha256(json.dumps([MODEL_VERSION, *parts], sort_keys=True).encode()).hexdigest()[:12]
 
 
-def _answer(point: Point, margin: float) -> SweepRow:
+def sweep_rows(
+    points: Iterable[Point], *, margin: float, quick: bool = False, jobs: int = 1
+) -> Generator[SweepRow, None, None]:
+    """Answer one point after the other; with more jobs, where it is worth it, several at a time, in the same order."""
+    answer = partial(answer_point, margin=margin, quick=quick)
+    start, spent_s, done, left = time.monotonic(), 0.0, 0, iter(points)
+    for point in left:
+        yield answer(point)
+        spent_s, done = time.monotonic() - start, done + 1
+        if jobs > 1 and spent_s > ALONE_S:
+            break
+    rest = tuple(left)
+    helps = len(rest) * spent_s > WORTH_S * done
+    with closing(ordered_map(answer, rest, jobs if helps else 1)) as rows:
+        yield from rows
+
+
+def answer_point(point: Point, *, margin: float, quick: bool = False) -> SweepRow:
+    """The row of one point: the plan that `plan` ranks first.
+
+    Quick: the fastest of the first QUICK_PLANS of the search, as they stand there: no variants beside them are looked
+    at, no better splits. The numbers of the row are those of a full replay all the same.
+    """
     try:
         problem, pins = point.ask()
         ranked = rank(problem, pins, margin=margin)
     except InputError as error:
         return _without_plan(point.values, CONTRADICTION, str(error))
-    estimate = _best_or_nearest(ranked, margin)
+    estimate = _best_or_nearest(ranked, margin, quick=quick)
     if estimate is None:
         rejection = _main_rejection(ranked)
         return _without_plan(point.values, rejection.code, rejection.message)
@@ -109,12 +158,17 @@ def _answer(point: Point, margin: float) -> SweepRow:
     found = {name: known[name] for name in SweepRow.model_fields if name in known}
     found["recompute"] = estimate.plan.recomputation.text
     found["global_batch_size"] = problem.training.global_batch_size
-    return SweepRow.model_validate({**point.values, **found, **_reason(estimate)})
+    # where an axis is a quantity of the plan, in the words of the axis: `selective:mlp+moe_act` has two spellings
+    return SweepRow.model_validate({**found, **point.values, **_reason(estimate)})
 
 
-def _best_or_nearest(ranked: Ranked, margin: float) -> PlanEstimate | None:
+def _best_or_nearest(ranked: Ranked, margin: float, *, quick: bool) -> PlanEstimate | None:
     """The best plan that fits, else the legal one that comes closest, else None."""
-    best = best_estimates(ranked, 1, margin=margin)
+    if quick:
+        best = fitting_estimates(ranked, ranked.order, QUICK_PLANS, margin=margin, balance=False)
+        best.sort(key=lambda estimate: estimate.time.step_time_s)
+    else:
+        best = best_estimates(ranked, 1, margin=margin)
     if best:
         return best[0]
     row = nearest_row(ranked)

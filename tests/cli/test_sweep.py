@@ -151,9 +151,9 @@ def test_json_is_what_the_types_say(ask: Ask) -> None:
 
 
 def test_csv_has_the_keys_of_json(ask: Ask, lesson: Rows) -> None:
-    """The columns of csv are the keys of a row in json, and the numbers are the same."""
+    """The columns of csv are the keys of a row in json and what its document says once; the numbers are the same."""
     rows = list(csv.DictReader(io.StringIO(ask(f"{LESSON} --format csv").stdout)))
-    assert list(rows[0]) == list(lesson[0])
+    assert list(rows[0]) == [*lesson[0], "model_version", "question"]
     assert [float(row["bubble_fraction"]) for row in rows] == [row["bubble_fraction"] for row in lesson]
     assert [row["fits"] == "true" for row in rows] == [row["fits"] for row in lesson]
     assert [json.loads(row["layers_per_stage"]) for row in rows] == [row["layers_per_stage"] for row in lesson]
@@ -235,7 +235,7 @@ def test_the_margin_decides_what_fits(ask: Ask) -> None:
 
 
 def test_ctrl_c_leaves_nothing_half_written(ask: Ask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An interrupt ends a sweep with 130; the file that was to be replaced is as it was."""
+    """An interrupt ends a sweep with 130; the file that was to be replaced is as it was, and the rows are beside it."""
     asked = []
 
     def interrupted(*args: Any, **kwargs: Any) -> Any:
@@ -247,10 +247,13 @@ def test_ctrl_c_leaves_nothing_half_written(ask: Ask, tmp_path: Path, monkeypatc
     monkeypatch.setattr("ppadvisor.search.sweep.rank", interrupted)
     target = tmp_path / "rows.csv"
     target.write_text("earlier\n")
-    result = ask(f"{SMALL} --pp 1,2,4 --output {target}")
+    result = ask(f"{SMALL} --pp 1,2,4 --jobs 1 --format csv --output {target}")
     assert (result.exit_code, result.stdout, len(asked)) == (130, "", 2)
-    assert [path.name for path in tmp_path.iterdir()] == ["rows.csv"]
+    assert {path.name for path in tmp_path.iterdir()} == {"rows.partial.csv", "rows.csv"}
     assert target.read_text() == "earlier\n"
+    whole = ask(f"{SMALL} --pp 1,2,4 --format csv --jobs 1").stdout
+    assert (tmp_path / "rows.partial.csv").read_text() == "".join(whole.splitlines(keepends=True)[:2])
+    assert result.stderr == f"ppadvisor: note: interrupted: 1 of 3 points are in '{tmp_path}/rows.partial.csv'\n"
 
 
 def test_progress_is_shown_on_a_terminal_only(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
