@@ -53,7 +53,7 @@ def running(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     """The command, with all its workers started."""
     root = Path(__file__).parents[2]
     paths = os.pathsep.join([str(root), os.environ.get("PYTHONPATH", "")])
-    asked = f"verify --run --schedule zb-h1 --pp {RANKS} --microbatches 16 --unit 1s"
+    asked = f"verify --run --schedule zb-h1 --pp {RANKS} --microbatches 16 --unit 300ms"
     process = subprocess.Popen(
         [sys.executable, "-m", "ppadvisor", *asked.split()],
         env={**os.environ, "TMPDIR": str(tmp_path), "PYTHONPATH": paths},
