@@ -80,4 +80,7 @@ def torch_words(schedule_id: str, p: int, m: int, v: int) -> list[list[str]]:
     try:
         return executed_words(schedule_id, p, m, v)
     except ValueError as error:
-        raise UnverifiableError(f"torch's {TORCH_NAMES[schedule_id]} refuses p {p}, m {m}, v {v}: {error}") from None
+        raise UnverifiableError(
+            f"torch's {TORCH_NAMES[schedule_id]} refuses p {p}, m {m}, v {v} ({str(error).strip().rstrip('.')}); --run "
+            "loads our order into its list-driven runtime"
+        ) from None

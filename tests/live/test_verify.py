@@ -7,6 +7,7 @@ of them, at more sizes, were run by hand and stand in the README.
 from __future__ import annotations
 
 import json
+import re
 from functools import cache
 from itertools import combinations
 from pathlib import Path
@@ -21,6 +22,7 @@ from ppadvisor.verify.torch_engine import TORCH_VERSION, installed_version
 from ppadvisor.verify.work import work_of_numbers
 from tests.cli.conftest import Cli
 from tests.cli.conftest import cli as cli
+from tests.readme import README
 
 pytestmark = [
     pytest.mark.torch,
@@ -54,6 +56,17 @@ def test_ops_agree(cli: Cli, name: str) -> None:
         result = cli(*f"verify --ops --schedule {name} --pp {p} --microbatches {2 * p} --format json".split())
         assert result.exit_code == 0, p
         assert [row["num_differences"] for row in result.document["rows"]] == [0] * p
+
+
+def test_the_readme_shows_what_ops_prints(cli: Cli) -> None:
+    """The README's example, which its own test cannot run without torch."""
+    shown = re.findall(
+        r"```console\n\$ ppadvisor (verify --ops [^\n]*)\n(.*?)```", README.read_text("utf-8"), re.DOTALL
+    )
+    assert len(shown) == 1
+    for command, output in shown:
+        version = (installed_version() or "").partition("+")[0]
+        assert cli(*command.split()).stdout == output.replace("torch 2.13.0", f"torch {version}")
 
 
 @pytest.mark.parametrize(
