@@ -31,6 +31,7 @@ COMMANDS = (
     Command("timeline", "ppadvisor.cli.timeline", "Who works when: picture, idle time, trace."),
     Command("bubble", "ppadvisor.cli.bubble", "Bubble and utilisation of a pipeline."),
     Command("validate", "ppadvisor.cli.validate", "How far predictions are from measured runs."),
+    Command("verify", "ppadvisor.cli.verify", "A plan run for real on torch's pipeline engine."),
     Command("calibrate", "ppadvisor.cli.calibrate", "Fit assumptions to the logs of your runs."),
     Command("presets", "ppadvisor.cli.presets", "Models, GPUs and clusters known by name, with sources."),
     Command("schema", "ppadvisor.cli.schema", "JSON Schemas of input and output."),

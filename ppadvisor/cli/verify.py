@@ -1,0 +1,143 @@
+"""`ppadvisor verify`: a plan run for real on torch's own pipeline engine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import click
+
+from ppadvisor.cli.chosen import ChosenPlan, given_parameters, naming, plan_of_file
+from ppadvisor.cli.options import OneOf, Quantity, option_name, output_options
+from ppadvisor.cli.output import view_of, write
+from ppadvisor.errors import EXIT_OK, EXIT_THRESHOLD, InputError, RefusedError
+from ppadvisor.schedules import SCHEDULES
+from ppadvisor.units import parse_count
+
+if TYPE_CHECKING:
+    from ppadvisor.verify.results import VerifyReport
+    from ppadvisor.verify.work import Work
+
+
+class KindOfProof(NamedTuple):
+    """One thing that can be verified, and the options that only it has."""
+
+    name: str
+    module: str
+    help: str
+    options: tuple[str, ...] = ()
+    needs_plan: bool = False
+
+
+KINDS = (
+    KindOfProof("ops", "ppadvisor.verify.ops", "Our order of work against torch's, rank by rank."),
+    KindOfProof(
+        "memory",
+        "ppadvisor.verify.memory",
+        "Bytes of each rank against those that torch's engine holds of fake tensors.",
+        needs_plan=True,
+    ),
+    KindOfProof("run", "ppadvisor.verify.run", "Step time and bubble against real processes."),
+)
+"""Each module has `verify_<name>`: of a plan's problem and the plan where it needs them, else of `Work`."""
+NUMBERS = ("schedule", "pp", "vp", "microbatches")
+OUTPUTS = ("format", "output")
+COUNT = Quantity("count", parse_count)
+
+
+@click.command()
+@click.argument("file", required=False, metavar="[FILE[#RANK]]")
+@click.option("--ops", is_flag=True, help=KINDS[0].help)
+@click.option("--memory", is_flag=True, help=KINDS[1].help)
+@click.option("--run", is_flag=True, help=KINDS[2].help)
+@click.option("--schedule", type=OneOf("schedule", tuple(SCHEDULES)), help="Bare numbers: order of work.")
+@click.option("--pp", type=COUNT, help="Bare numbers: pipeline stages p.")
+@click.option("--vp", type=COUNT, help="Bare numbers: virtual stages v of a rank (default: the schedule's least).")
+@click.option("--microbatches", type=COUNT, help="Bare numbers: micro-batches m.")
+@output_options
+@click.pass_context
+def command(context: click.Context, /, file: str | None, format: str, output: Path | None, **values: Any) -> int:
+    """Run a plan on torch's own pipeline engine, on CPUs, and compare with what is predicted.
+
+    The plan is one of a file that `plan --format json` wrote (FILE#2: the second), or bare numbers, a schedule,
+    p and m. Needs torch 2.13. Exit codes: 0 it agrees; 4 it does not; 2 it cannot be verified.
+
+    \b
+    ppadvisor verify plan.json#2 --ops
+    ppadvisor verify --ops --schedule 1f1b --pp 4 --microbatches 8
+    """
+    from ppadvisor.report.verify_view import render_verification
+    from ppadvisor.verify.torch_engine import require_torch
+
+    kind = _kind(context, values)
+    require_torch()
+    report = _of_plan(context, kind, file, values) if file else _of_numbers(kind, values)
+    view = view_of(output)
+    write(render_verification(report, format, width=view.width, color=view.color), output)
+    return EXIT_OK if report.agrees else EXIT_THRESHOLD
+
+
+def _kind(context: click.Context, values: Mapping[str, Any]) -> KindOfProof:
+    """The one kind that was asked for. InputError for none, for two, and for an option that only another has."""
+    asked = [kind for kind in KINDS if values[kind.name]]
+    if len(asked) != 1:
+        names = ", ".join(f"--{kind.name}" for kind in KINDS)
+        given = " and ".join(f"--{kind.name}" for kind in asked) or "none"
+        raise InputError(f"give exactly one of {names}; got {given}")
+    for name, param in given_parameters(context).items():
+        owners = [kind for kind in KINDS if name in kind.options]
+        if owners and asked[0] not in owners:
+            of = ", ".join(f"--{kind.name}" for kind in owners)
+            raise InputError(f"{option_name(param)} has no effect with --{asked[0].name}; it belongs to {of}")
+    return asked[0]
+
+
+def _verified(kind: KindOfProof, *subject: Any, **options: Any) -> VerifyReport:
+    report: VerifyReport = getattr(import_module(kind.module), f"verify_{kind.name}")(*subject, **options)
+    return report
+
+
+def _options(kind: KindOfProof, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Those that were given; the others have their default where they are used."""
+    return {name: values[name] for name in kind.options if values[name] is not None}
+
+
+def _of_numbers(kind: KindOfProof, values: Mapping[str, Any]) -> VerifyReport:
+    if kind.needs_plan:
+        raise InputError(f"--{kind.name} needs a plan: give a file that `plan --format json` wrote")
+    return _verified(kind, _work_of_numbers(values), **_options(kind, values))
+
+
+def _work_of_numbers(values: Mapping[str, Any]) -> Work:
+    from ppadvisor.verify.work import work_of_numbers
+
+    missing = [f"--{name}" for name in ("schedule", "pp", "microbatches") if values[name] is None]
+    if missing:
+        raise InputError(
+            f"give a file that `plan --format json` wrote, or bare numbers, of which {', '.join(missing)} "
+            f"{'is' if len(missing) == 1 else 'are'} missing"
+        )
+    return work_of_numbers(values["schedule"], values["pp"], values["microbatches"], values["vp"])
+
+
+def _of_plan(context: click.Context, kind: KindOfProof, file: str, values: Mapping[str, Any]) -> VerifyReport:
+    beside = (*(one.name for one in KINDS), *kind.options, *OUTPUTS)
+    chosen = plan_of_file(context, file, beside=beside, told="verified")
+    if chosen.plan is None:
+        raise RefusedError(chosen.why_none)
+    with naming(file):
+        return _of_chosen(kind, chosen, values)
+
+
+def _of_chosen(kind: KindOfProof, chosen: ChosenPlan, values: Mapping[str, Any]) -> VerifyReport:
+    from ppadvisor.search.explain import NothingToExplain, legal_problem
+    from ppadvisor.verify.work import work_of_plan
+
+    assert chosen.plan is not None
+    problem = legal_problem(chosen.problem, chosen.plan)
+    if isinstance(problem, NothingToExplain):
+        raise RefusedError(problem.note)
+    subject = (problem, chosen.plan) if kind.needs_plan else (work_of_plan(problem, chosen.plan),)
+    return _verified(kind, *subject, **_options(kind, values))
