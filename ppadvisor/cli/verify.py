@@ -11,10 +11,10 @@ import click
 
 from ppadvisor.cli.chosen import ChosenPlan, given_parameters, naming, plan_of_file
 from ppadvisor.cli.options import OneOf, Quantity, option_name, output_options
-from ppadvisor.cli.output import view_of, write
+from ppadvisor.cli.output import view_of, with_progress, write
 from ppadvisor.errors import EXIT_OK, EXIT_THRESHOLD, InputError, RefusedError
 from ppadvisor.schedules import SCHEDULES
-from ppadvisor.units import parse_count
+from ppadvisor.units import parse_count, parse_duration, parse_fraction
 
 if TYPE_CHECKING:
     from ppadvisor.verify.results import VerifyReport
@@ -29,6 +29,10 @@ class KindOfProof(NamedTuple):
     help: str
     options: tuple[str, ...] = ()
     needs_plan: bool = False
+    takes_time: bool = False
+    """It shows how far it is."""
+    of_plans: tuple[str, ...] = ()
+    """Bare numbers that it also takes beside a plan."""
 
 
 KINDS = (
@@ -39,12 +43,21 @@ KINDS = (
         "Bytes of each rank against those that torch's engine holds of fake tensors.",
         needs_plan=True,
     ),
-    KindOfProof("run", "ppadvisor.verify.run", "Step time and bubble against real processes."),
+    KindOfProof(
+        "run",
+        "ppadvisor.verify.run",
+        "Step time and bubble against real processes whose work is a sleep.",
+        options=("unit", "steps", "tolerance"),
+        takes_time=True,
+        of_plans=("microbatches",),
+    ),
 )
 """Each module has `verify_<name>`: of a plan's problem and the plan where it needs them, else of `Work`."""
 NUMBERS = ("schedule", "pp", "vp", "microbatches")
 OUTPUTS = ("format", "output")
 COUNT = Quantity("count", parse_count)
+DURATION = Quantity("time", parse_duration)
+SHARE = Quantity("fraction", parse_fraction)
 
 
 @click.command()
@@ -55,7 +68,10 @@ COUNT = Quantity("count", parse_count)
 @click.option("--schedule", type=OneOf("schedule", tuple(SCHEDULES)), help="Bare numbers: order of work.")
 @click.option("--pp", type=COUNT, help="Bare numbers: pipeline stages p.")
 @click.option("--vp", type=COUNT, help="Bare numbers: virtual stages v of a rank (default: the schedule's least).")
-@click.option("--microbatches", type=COUNT, help="Bare numbers: micro-batches m.")
+@click.option("--microbatches", type=COUNT, help="Bare numbers: micro-batches m. --run: also beside a plan.")
+@click.option("--unit", type=DURATION, help="--run: how long the mean forward sleeps (default: 50ms).")
+@click.option("--steps", type=COUNT, help="--run: measured steps, of which the median counts (default: 3).")
+@click.option("--tolerance", type=SHARE, help="--run: how much longer than predicted it may take (default: 6%).")
 @output_options
 @click.pass_context
 def command(context: click.Context, /, file: str | None, format: str, output: Path | None, **values: Any) -> int:
@@ -95,6 +111,8 @@ def _kind(context: click.Context, values: Mapping[str, Any]) -> KindOfProof:
 
 
 def _verified(kind: KindOfProof, *subject: Any, **options: Any) -> VerifyReport:
+    if kind.takes_time:
+        options["progress"] = with_progress
     report: VerifyReport = getattr(import_module(kind.module), f"verify_{kind.name}")(*subject, **options)
     return report
 
@@ -123,7 +141,7 @@ def _work_of_numbers(values: Mapping[str, Any]) -> Work:
 
 
 def _of_plan(context: click.Context, kind: KindOfProof, file: str, values: Mapping[str, Any]) -> VerifyReport:
-    beside = (*(one.name for one in KINDS), *kind.options, *OUTPUTS)
+    beside = (*(one.name for one in KINDS), *kind.options, *kind.of_plans, *OUTPUTS)
     chosen = plan_of_file(context, file, beside=beside, told="verified")
     if chosen.plan is None:
         raise RefusedError(chosen.why_none)
@@ -139,5 +157,6 @@ def _of_chosen(kind: KindOfProof, chosen: ChosenPlan, values: Mapping[str, Any])
     problem = legal_problem(chosen.problem, chosen.plan)
     if isinstance(problem, NothingToExplain):
         raise RefusedError(problem.note)
-    subject = (problem, chosen.plan) if kind.needs_plan else (work_of_plan(problem, chosen.plan),)
-    return _verified(kind, *subject, **_options(kind, values))
+    if kind.needs_plan:
+        return _verified(kind, problem, chosen.plan, **_options(kind, values))
+    return _verified(kind, work_of_plan(problem, chosen.plan, values["microbatches"]), **_options(kind, values))

@@ -8,7 +8,10 @@ from typing import Any
 from ppadvisor.report.json_ import dump_json
 from ppadvisor.report.prose import join_blocks
 from ppadvisor.report.rows import Column, render_rows
-from ppadvisor.verify.results import OpsReport, VerifyReport
+from ppadvisor.report.timeline_words import Unit, unit_of
+from ppadvisor.report.validate_view import format_error
+from ppadvisor.units import format_fraction, format_seconds
+from ppadvisor.verify.results import OpsReport, RunReport, VerifyReport
 
 Tables = Iterator[tuple[Sequence[Column], Sequence[Any], str]]
 
@@ -30,6 +33,44 @@ DIFFERENCES = (
     Column("predicted", "ours", justify="left"),
     Column("torch", "torch's", justify="left"),
 )
+
+
+def _rank_columns(unit: Unit) -> tuple[Column, ...]:
+    def seconds(key: str, name: str) -> Column:
+        return Column(key, f"{name} [{unit.name}]", lambda time_s: unit.number(time_s, digits=5))
+
+    return (
+        Column("rank", "rank"),
+        Column("num_operations", "actions"),
+        Column("num_differences", "out of order"),
+        seconds("predicted_work_s", "work, told"),
+        seconds("work_s", "worked"),
+        seconds("predicted_end_s", "ends, predicted"),
+        seconds("end_s", "ended"),
+        Column("end_difference_fraction", "late, of a step", format_error),
+        Column("agrees", "agrees", _yes),
+    )
+
+
+def _run_lines(report: RunReport) -> Iterator[str]:
+    """Step and bubble beside the prediction, and what the engine itself takes."""
+    time, bubble = report.terms
+    cost, text = report.engine_cost, unit_of(time.predicted).text
+    told = f"mean forward {format_seconds(report.unit_s)}"
+    if report.time_scale is not None:
+        told += f", the plan's times x {report.time_scale:.3g}"
+    each = ", ".join(text(step_s) for step_s in report.steps_s)
+    yield f"Work      {told}; steps of {each}, the median counts"
+    yield (
+        f"Step      {text(time.measured)} measured, {text(time.predicted)} replayed: "
+        f"{format_error(time.difference_fraction)} (allowed 0 to +{format_fraction(report.tolerance_fraction)})"
+    )
+    yield f"Bubble    {format_fraction(bubble.measured)} measured, {format_fraction(bubble.predicted)} replayed"
+    yield (
+        f"Engine    of the difference {format_seconds(cost.between_s)} is between actions (engine, messages), "
+        f"{format_seconds(cost.inside_s)} in them; without work a step takes {format_seconds(cost.empty_step_s)}, "
+        f"{format_seconds(cost.empty_action_s)} an action"
+    )
 
 
 def render_verification(report: VerifyReport, format: str, *, width: int, color: bool) -> str:
@@ -57,10 +98,16 @@ def _tables(report: VerifyReport) -> Tables:
     if isinstance(report, OpsReport):
         yield OPS, report.rows, ""
         yield DIFFERENCES, report.differences, "Side by side, the first of each rank"
+    if isinstance(report, RunReport):
+        yield _rank_columns(unit_of(report.terms[0].predicted)), report.rows, ""
 
 
 def _header(report: VerifyReport) -> Iterator[str]:
     p, v, m = report.pipeline_parallel, report.virtual_stages, report.num_microbatches
     yield f"Verify    {report.kind}: {report.schedule} p={p} v={v} m={m}"
     yield f"Against   {report.engine}, torch {report.torch_version}"
+    if isinstance(report, RunReport):
+        yield from _run_lines(report)
     yield f"Verdict   {'agrees' if report.agrees else 'DOES NOT AGREE'}"
+    for disagreement in report.disagreements:
+        yield f"          {disagreement}"

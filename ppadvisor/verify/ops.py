@@ -40,6 +40,7 @@ def compared(work: Work, theirs: list[list[str]]) -> OpsReport:
         )
         rows.append(row)
         differences.extend(places[:SHOWN])
+    differing = [row for row in rows if not row.agrees]
     return OpsReport(
         agrees=all(row.agrees for row in rows),
         tolerance_fraction=0.0,
@@ -51,6 +52,7 @@ def compared(work: Work, theirs: list[list[str]]) -> OpsReport:
         virtual_stages=work.virtual_stages,
         num_microbatches=work.num_microbatches,
         rows=tuple(rows),
+        disagreements=tuple(f"rank {row.rank}: order, {row.num_differences} places" for row in differing),
         notes=_notes(work),
         differences=tuple(differences),
     )

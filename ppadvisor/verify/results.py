@@ -29,6 +29,8 @@ class VerifyReport(Result):
     virtual_stages: int
     num_microbatches: int
     rows: tuple[Any, ...]
+    disagreements: tuple[str, ...] = ()
+    """Which rank and which term, in words; empty where all agree."""
     notes: tuple[str, ...]
     """What a reader must know to judge the numbers."""
 
@@ -60,3 +62,64 @@ class OpsReport(VerifyReport):
     rows: tuple[OpsRow, ...]
     differences: tuple[OpsDifference, ...]
     """The first of each rank that differs."""
+
+
+class RunTerm(Result):
+    """One quantity of the whole pipeline."""
+
+    name: str
+    predicted: float
+    measured: float
+    difference_fraction: float
+    """Measured over predicted, less 1; of the bubble, of what is no bubble, so that it compares with the step's."""
+    agrees: bool
+
+
+class RunRow(Result):
+    """One rank in the step of median time."""
+
+    rank: int
+    num_operations: int
+    num_differences: int
+    """Places of the order at which it did another operation."""
+    predicted_work_s: float
+    work_s: float
+    """In which its stages worked, the engine left out."""
+    predicted_end_s: float
+    """When its last action ended, from the start of the step."""
+    end_s: float
+    end_difference_fraction: float
+    """Of the predicted step."""
+    agrees: bool
+
+
+class EngineCost(Result):
+    """What the engine itself takes, which no replay knows."""
+
+    empty_step_s: float
+    """A step without work: the engine and its messages alone, processes sharing the cores of this machine."""
+    empty_action_s: float
+    """The same for each action of the rank that does most."""
+    replayed_s: float
+    """The replay fed with the measured time of each kind of action on each stage."""
+    between_s: float
+    """What is left of the measured step: messages, and the engine between two actions."""
+    inside_s: float
+    """By how much the replay grew: the engine inside of actions, and work that lasted longer than it was told to."""
+
+
+class RunReport(VerifyReport):
+    """The answer of `verify --run`."""
+
+    kind: Literal["run"] = "run"
+    rows: tuple[RunRow, ...]
+    terms: tuple[RunTerm, ...]
+    engine_cost: EngineCost
+    unit_s: float
+    """The mean forward of a stage in this run."""
+    time_scale: float | None
+    """Seconds of this run for each second of the plan; None where bare numbers were given."""
+    steps_s: tuple[float, ...]
+    """Each measured step; the numbers above are of the median one."""
+    realtime: bool
+    """The system let the processes run before all others, so that a busy machine does not count."""

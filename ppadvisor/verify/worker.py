@@ -1,0 +1,109 @@
+"""`python -m ppadvisor.verify.worker FOLDER RANK`: one rank of a pipeline that torch runs, its work a sleep.
+
+Its standard input is a pipe from who started it and never written to: when that process is gone, so is this one.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from ppadvisor.verify.job import EMPTY_STEPS, ActionDone, Folder, Job, RankDone, StepDone
+from ppadvisor.verify.sleeping import WIDTH, Sleeper, sleeping_layer, timed_stage
+from ppadvisor.verify.torch_engine import torch_module
+from ppadvisor.verify.torch_orders import schedule_on
+
+MEETING_LIMIT = timedelta(minutes=2)
+"""How long a rank waits for another one; who started them gives up sooner or later than that, and ends them all."""
+
+
+def end_with_parent() -> None:
+    """End this process as soon as its standard input has no other end."""
+
+    def watch() -> None:
+        os.read(0, 1)  # not sys.stdin, whose lock a thread must not hold at the end
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def run_first() -> bool:
+    """Ask to be run before ordinary processes: then a busy machine does not count. False where that is not allowed."""
+    try:
+        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
+    except (AttributeError, OSError):
+        return False
+    return True
+
+
+def made_schedule(job: Job, folder: Folder, stages: list[Any]) -> Any:
+    """Torch's own schedule, or its runtime with our order loaded."""
+
+    def loss(output: Any, _target: Any) -> Any:
+        return output.square().sum()  # the gradient of a mere sum is one number, spread out, which cannot be sent
+
+    if job.schedule is not None:
+        return schedule_on(stages, job.schedule, job.num_microbatches, loss_fn=loss)
+    runtime = torch_module("torch.distributed.pipelining.schedules")._PipelineScheduleRuntime
+    made = runtime(stages, job.num_microbatches, loss_fn=loss)
+    made._load_csv(str(folder.order), format="compute_only")
+    return made
+
+
+class Rank:
+    """One rank at work."""
+
+    def __init__(self, job: Job, folder: Folder, rank: int) -> None:
+        self.torch = torch_module()
+        self.sleeper, self.done = Sleeper(), list[ActionDone]()
+        self.first, self.last = (stage in job.stages_of_ranks[rank] for stage in (0, job.num_stages - 1))
+        self.batch = self.torch.zeros(job.num_microbatches, WIDTH)
+        stages = [
+            timed_stage(stage, job.num_stages, sleeping_layer(job.stages[stage], self.sleeper), self.sleeper, self.done)
+            for stage in sorted(job.stages_of_ranks[rank])
+        ]
+        self.schedule = made_schedule(job, folder, stages)
+
+    def step(self, *, works: bool) -> StepDone:
+        """One step, which all ranks begin together."""
+        self.sleeper.works = works
+        self.done.clear()
+        self.torch.distributed.barrier()
+        given = [self.batch] if self.first else []
+        target = {"target": self.batch} if self.last else {}
+        begin_s = time.monotonic()
+        self.schedule.step(*given, **target, return_outputs=False)
+        return StepDone(begin_s=begin_s, end_s=time.monotonic(), actions=tuple(self.done))
+
+
+def main(path: str, of_rank: str) -> None:
+    """Run all steps of the rank and write down what it did."""
+    end_with_parent()
+    folder, rank = Folder(Path(path)), int(of_rank)
+    job = Job.model_validate_json(folder.job.read_text(encoding="utf-8"))
+    torch, realtime = torch_module(), run_first()
+    torch.set_num_threads(1)
+    meeting = f"file://{folder.meeting}"
+    torch.distributed.init_process_group(
+        "gloo", init_method=meeting, rank=rank, world_size=job.ranks, timeout=MEETING_LIMIT
+    )
+    at_work = Rank(job, folder, rank)
+    steps = []
+    for number in range(EMPTY_STEPS + job.steps):
+        steps.append(at_work.step(works=number >= EMPTY_STEPS))
+        if rank == 0:
+            with folder.progress.open("ab") as progress:
+                progress.write(b".")
+    torch.distributed.barrier()
+    torch.distributed.destroy_process_group()
+    done = RankDone(empty=tuple(steps[1:EMPTY_STEPS]), steps=tuple(steps[EMPTY_STEPS:]), realtime=realtime)
+    folder.done(rank).write_text(done.model_dump_json(), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
