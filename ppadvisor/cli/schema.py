@@ -41,6 +41,7 @@ def _output(kind: str) -> Schema:
     from ppadvisor.search.explain import ExplainAnswer, NothingToExplain
     from ppadvisor.search.results import PlanReport
     from ppadvisor.search.sweep import SweepReport
+    from ppadvisor.verify.results import OpsReport, RunReport
 
     documents: dict[str, Any] = {
         "plan": PlanReport,
@@ -51,6 +52,7 @@ def _output(kind: str) -> Schema:
         "timeline": TimelineAnswer,
         "validate": Validation | Ranking | Recipes,
         "calibration": Calibration,
+        "verification": OpsReport | RunReport,
     }
     return TypeAdapter(documents[kind]).json_schema(mode="serialization")
 
@@ -119,6 +121,7 @@ KINDS: dict[str, Callable[[str], Schema]] = {
     "timeline": _output,
     "validate": _output,
     "calibration": _output,
+    "verification": _output,
     "job": _job,
     "model": _spec,
     "gpu": _spec,
@@ -134,9 +137,9 @@ KINDS: dict[str, Callable[[str], Schema]] = {
 def command(kind: str, output: Path | None) -> None:
     """JSON Schema of a document; without KIND that of what `plan --format json` prints.
 
-    plan, explain, check, comparison (explain of two plans), sweep, timeline, validate and calibration are outputs; job
-    is the job file; model, gpu, cluster and training are the specifications as the outputs repeat them, model and
-    cluster also as a TOML file of one's own; record is a line of a file that validate and calibrate read.
+    plan, explain, check, comparison (explain of two plans), sweep, timeline, validate, calibration and verification are
+    outputs; job is the job file; model, gpu, cluster and training are the specifications as the outputs repeat them,
+    model and cluster also as a TOML file of one's own; record is a line of a file that validate and calibrate read.
     """
     from ppadvisor.report.json_ import dump_json
 

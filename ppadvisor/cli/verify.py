@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from ppadvisor.cli.chosen import ChosenPlan, given_parameters, naming, plan_of_file
+from ppadvisor.cli.chosen import ChosenPlan, given_parameters, naming, note, plan_of_file
 from ppadvisor.cli.options import OneOf, Quantity, option_name, output_options
 from ppadvisor.cli.output import view_of, with_progress, write
 from ppadvisor.errors import EXIT_OK, EXIT_THRESHOLD, InputError, RefusedError
@@ -113,7 +113,11 @@ def _kind(context: click.Context, values: Mapping[str, Any]) -> KindOfProof:
 def _verified(kind: KindOfProof, *subject: Any, **options: Any) -> VerifyReport:
     if kind.takes_time:
         options["progress"] = with_progress
-    report: VerifyReport = getattr(import_module(kind.module), f"verify_{kind.name}")(*subject, **options)
+    try:
+        report: VerifyReport = getattr(import_module(kind.module), f"verify_{kind.name}")(*subject, **options)
+    except (KeyboardInterrupt, SystemExit):
+        note("interrupted; what was started has been ended, and nothing was compared")
+        raise
     return report
 
 

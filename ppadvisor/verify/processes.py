@@ -21,31 +21,40 @@ LOOK_S = 0.05
 """Between two looks at the processes."""
 START_LIMIT_S = 60.0
 """To import torch and find each other, on a busy machine, for each rank that shares a core."""
+STEP_LIMIT_S = 20.0
+"""What a step may take beside its work."""
 WIDOWED = "Connection closed by peer"
 """What gloo says on a rank whose neighbour is gone."""
 SLOWEST = 4.0
 """What takes so many times as long as predicted has come to a stop."""
+ENDING = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
+"""Asked to end: then the processes and the files are taken along. What no process can hear of (SIGKILL) they notice."""
 
 
 class RankProcesses:
     """A process a rank; leaving the context ends those that are left."""
 
-    def __init__(self, job: Job, order: str, expected_s: float) -> None:
+    def __init__(self, job: Job, order: str, step_s: float) -> None:
         self.job = job
-        self.limit_s = START_LIMIT_S * max(1.0, job.ranks / (os.cpu_count() or 1)) + SLOWEST * expected_s
-        self._temporary = tempfile.TemporaryDirectory(prefix="ppadvisor-verify-", ignore_cleanup_errors=True)
+        self.start_limit_s = START_LIMIT_S * max(1.0, job.ranks / (os.cpu_count() or 1))
+        self.step_limit_s = STEP_LIMIT_S + SLOWEST * step_s
+        self._temporary = _made_folder()
         self.folder = Folder(Path(self._temporary.name))
-        self.folder.job.write_text(job.model_dump_json(), encoding="utf-8")
-        self.folder.order.write_text(order, encoding="utf-8")
+        self._order = order
         self.processes: list[subprocess.Popen[bytes]] = []
-        self._on_term: Any = None
+        self._handlers: dict[int, Any] = {}
 
     def __enter__(self) -> RankProcesses:
         if threading.current_thread() is threading.main_thread():
-            self._on_term = signal.signal(signal.SIGTERM, _end)
+            self._handlers = {number: signal.signal(number, _end) for number in ENDING}
         try:
+            self.folder.job.write_text(self.job.model_dump_json(), encoding="utf-8")
+            self.folder.order.write_text(self._order, encoding="utf-8")
             for rank in range(self.job.ranks):
                 self.processes.append(self._started(rank))
+        except OSError as error:
+            self._stop()
+            raise UnverifiableError(f"cannot start the processes: {error}") from None
         except BaseException:
             self._stop()
             raise
@@ -80,18 +89,19 @@ class RankProcesses:
             if process.stdin is not None:
                 process.stdin.close()
         self._temporary.cleanup()
-        if self._on_term is not None:
-            signal.signal(signal.SIGTERM, self._on_term)
+        for number, handler in self._handlers.items():
+            signal.signal(number, handler)
 
     def steps(self) -> Iterator[int]:
         """Each step as it is done, until all ranks have ended. UnverifiableError where one fails or none goes on."""
-        seen, give_up_s = 0, time.monotonic() + self.limit_s
+        seen, give_up_s = 0, time.monotonic() + self.start_limit_s
         while True:
             codes = [process.poll() for process in self.processes]
             self._check(codes, time.monotonic() > give_up_s)
             done = self.folder.progress.stat().st_size if self.folder.progress.exists() else 0
-            yield from range(seen, min(done, self.num_steps))
-            seen = done
+            yield from range(seen, done)
+            if done > seen:
+                seen, give_up_s = done, time.monotonic() + self.step_limit_s
             if all(code == 0 for code in codes):
                 return
             time.sleep(LOOK_S)
@@ -109,7 +119,7 @@ class RankProcesses:
             raise UnverifiableError(f"rank {rank} {ends[rank]}; nothing was compared")
         if late:
             missing = ", ".join(str(rank) for rank, code in enumerate(codes) if code is None)
-            raise UnverifiableError(f"no end after {self.limit_s:.0f} s; at work still: rank {missing}; all were ended")
+            raise UnverifiableError(f"the pipeline does not go on; not at their end: rank {missing}; all were ended")
 
     def _how(self, rank: int, code: int) -> str:
         """How a process ended."""
@@ -123,6 +133,13 @@ class RankProcesses:
         """What the ranks wrote down, after `steps`."""
         files = [self.folder.done(rank) for rank in range(self.job.ranks)]
         return [RankDone.model_validate_json(file.read_text(encoding="utf-8")) for file in files]
+
+
+def _made_folder() -> tempfile.TemporaryDirectory[str]:
+    try:
+        return tempfile.TemporaryDirectory(prefix="ppadvisor-verify-", ignore_cleanup_errors=True)
+    except OSError as error:
+        raise UnverifiableError(f"no folder for what the processes tell each other: {error}") from None
 
 
 def _end(number: int, _frame: FrameType | None) -> None:

@@ -52,7 +52,7 @@ def verify_run(
     _check_length(predicted.makespan_s, steps)
     own = runs_itself(work)
     order = "".join(f"{','.join(words)}\n" for words in work.words)
-    with RankProcesses(_job(work, times, steps, own=own), order, predicted.makespan_s * steps) as ranks:
+    with RankProcesses(_job(work, times, steps, own=own), order, predicted.makespan_s) as ranks:
         for _ in progress(ranks.steps(), f"steps of {format_seconds(predicted.makespan_s)}", ranks.num_steps):
             pass
         done = ranks.results()

@@ -90,7 +90,7 @@ def _check(schedule: Schedule, p: int, m: int, v: int) -> None:
 
 def _told(work: Work) -> Work:
     """The work, if torch can be told it."""
-    kinds = {kind for order in work.orders for kind in set(order.kind.tolist())}
+    kinds = sorted({kind for order in work.orders for kind in order.kind.tolist()})
     problem = untold(work.schedule, kinds)
     if problem:
         raise UnverifiableError(problem)
