@@ -51,6 +51,19 @@ def write_rows(
     write(render_rows(columns, rows, format, width=view.width, color=view.color, title=title, extra=extra), output)
 
 
+def check_places(places: Mapping[str, Path | None]) -> None:
+    """InputError before any work is done: two files in one place, or a folder that is not there."""
+    taken: dict[Path, str] = {}
+    for option, path in places.items():
+        if path is None:
+            continue
+        if not path.parent.is_dir():
+            raise InputError(f"{option}: cannot write {str(path)!r}: there is no folder {str(path.parent)!r}")
+        other = taken.setdefault(path.resolve(), option)
+        if other != option:
+            raise InputError(f"{other} and {option} both name {str(path)!r}; give each its own file")
+
+
 def write(text: str, output: Path | None, option: str = "--output") -> None:
     """The text to stdout, or in place of the file; InputError where that is not possible, the file then as it was."""
     if output is None:

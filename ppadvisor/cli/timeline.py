@@ -20,7 +20,7 @@ from ppadvisor.cli.chosen import (
     plan_options,
 )
 from ppadvisor.cli.options import Quantity, option_name, output_options
-from ppadvisor.cli.output import view_of, write
+from ppadvisor.cli.output import check_places, view_of, write
 from ppadvisor.cli.request import MODEL_INPUTS, flag_of
 from ppadvisor.errors import EXIT_NO_PLAN, EXIT_OK, InputError
 from ppadvisor.units import parse_duration
@@ -110,7 +110,7 @@ def command(context: click.Context, /, file: str | None, format: str, output: Pa
     from ppadvisor.search.explain import NothingToExplain
 
     figures = {figure: values[figure.name] for figure in FIGURES if values[figure.name] is not None}
-    _check_places({f"--{figure.name}": path for figure, path in figures.items()} | {"--output": output})
+    check_places({f"--{figure.name}": path for figure, path in figures.items()} | {"--output": output})
     drawn = _of_plan(context, file, values) if _asks_for_a_plan(context) else _of_numbers(values)
     if isinstance(drawn.timeline, NothingToExplain):
         write(render_nothing(drawn.timeline, format), output)
@@ -121,19 +121,6 @@ def command(context: click.Context, /, file: str | None, format: str, output: Pa
         write(text, figures[figure], f"--{figure.name}")
     write(answer, output)
     return EXIT_OK if drawn.fits else EXIT_NO_PLAN
-
-
-def _check_places(places: Mapping[str, Path | None]) -> None:
-    """InputError before any work is done: two files in one place, or a folder that is not there."""
-    taken: dict[Path, str] = {}
-    for option, path in places.items():
-        if path is None:
-            continue
-        if not path.parent.is_dir():
-            raise InputError(f"{option}: cannot write {str(path)!r}: there is no folder {str(path.parent)!r}")
-        other = taken.setdefault(path.resolve(), option)
-        if other != option:
-            raise InputError(f"{other} and {option} both name {str(path)!r}; give each its own file")
 
 
 def _asks_for_a_plan(context: click.Context) -> bool:

@@ -11,7 +11,7 @@ import click
 
 from ppadvisor.cli.chosen import ChosenPlan, given_parameters, naming, note, plan_of_file
 from ppadvisor.cli.options import OneOf, Quantity, option_name, output_options
-from ppadvisor.cli.output import view_of, with_progress, write
+from ppadvisor.cli.output import check_places, view_of, with_progress, write
 from ppadvisor.errors import EXIT_OK, EXIT_THRESHOLD, InputError, RefusedError
 from ppadvisor.schedules import SCHEDULES
 from ppadvisor.units import parse_count, parse_duration, parse_fraction
@@ -88,6 +88,7 @@ def command(context: click.Context, /, file: str | None, format: str, output: Pa
     from ppadvisor.verify.torch_engine import require_torch
 
     kind = _kind(context, values)
+    check_places({"--output": output})
     require_torch()
     report = _of_plan(context, kind, file, values) if file else _of_numbers(kind, values)
     view = view_of(output)
@@ -112,7 +113,7 @@ def _kind(context: click.Context, values: Mapping[str, Any]) -> KindOfProof:
 
 def _verified(kind: KindOfProof, *subject: Any, **options: Any) -> VerifyReport:
     if kind.takes_time:
-        options["progress"] = with_progress
+        options |= {"progress": with_progress, "say": note}
     try:
         report: VerifyReport = getattr(import_module(kind.module), f"verify_{kind.name}")(*subject, **options)
     except (KeyboardInterrupt, SystemExit):

@@ -43,11 +43,11 @@ def _rank_columns(unit: Unit) -> tuple[Column, ...]:
         Column("rank", "rank"),
         Column("num_operations", "actions"),
         Column("num_differences", "out of order"),
-        seconds("predicted_work_s", "work, told"),
+        seconds("predicted_work_s", "work"),
         seconds("work_s", "worked"),
-        seconds("predicted_end_s", "ends, predicted"),
+        seconds("predicted_end_s", "end"),
         seconds("end_s", "ended"),
-        Column("end_difference_fraction", "late, of a step", format_error),
+        Column("end_difference_fraction", "late", format_error),
         Column("agrees", "agrees", _yes),
     )
 
@@ -105,7 +105,7 @@ def _tables(report: VerifyReport) -> Tables:
 def _header(report: VerifyReport) -> Iterator[str]:
     p, v, m = report.pipeline_parallel, report.virtual_stages, report.num_microbatches
     yield f"Verify    {report.kind}: {report.schedule} p={p} v={v} m={m}"
-    yield f"Against   {report.engine}, torch {report.torch_version}"
+    yield f"Against   {report.engine}, torch {report.torch_version.partition('+')[0]}"
     if isinstance(report, RunReport):
         yield from _run_lines(report)
     yield f"Verdict   {'agrees' if report.agrees else 'DOES NOT AGREE'}"

@@ -45,7 +45,7 @@ def compared(
         num_microbatches=work.num_microbatches,
         rows=rows,
         disagreements=tuple(_disagreements(terms, rows, tolerance)),
-        notes=notes,
+        notes=(*notes, *_notes(terms, done)),
         terms=terms,
         engine_cost=_engine_cost(work, predicted, step, empty_step_s(done)),
         unit_s=unit_s,
@@ -89,7 +89,7 @@ def _rows(work: Work, predicted: Replay, step: MeasuredStep, tolerance: float) -
         end_s, predicted_end_s = actions[-1].end_s, float(predicted.end_s[rank][-1])
         later = (end_s - predicted_end_s) / predicted.makespan_s
         work_s, predicted_work_s = step.work_s[rank], float(predicted.busy_s[rank])
-        as_long = _within(work_s / predicted_work_s - 1.0, tolerance)
+        longer = (work_s - predicted_work_s) / predicted.makespan_s
         row = RunRow(
             rank=rank,
             num_operations=len(actions),
@@ -98,8 +98,9 @@ def _rows(work: Work, predicted: Replay, step: MeasuredStep, tolerance: float) -
             work_s=work_s,
             predicted_end_s=predicted_end_s,
             end_s=end_s,
+            work_difference_fraction=longer,
             end_difference_fraction=later,
-            agrees=not differences and as_long and _within(later, tolerance),
+            agrees=not differences and _within(longer, tolerance) and _within(later, tolerance),
         )
         rows.append(row)
     return tuple(rows)
@@ -115,8 +116,16 @@ def _disagreements(terms: Sequence[RunTerm], rows: Sequence[RunRow], tolerance: 
         if row.num_differences:
             yield f"rank {row.rank}, order: {row.num_differences} places of {row.num_operations} differ"
         elif not row.agrees:
-            work, end = row.work_s / row.predicted_work_s - 1.0, row.end_difference_fraction
-            yield f"rank {row.rank}: work {work * 100:+.1f} %, end {end * 100:+.1f} % of a step, {allowed}"
+            work, end = row.work_difference_fraction, row.end_difference_fraction
+            yield f"rank {row.rank}: work {work * 100:+.1f} %, end {end * 100:+.1f} % of a step later, {allowed}"
+
+
+def _notes(terms: Sequence[RunTerm], done: Sequence[RankDone]) -> Iterator[str]:
+    """What the numbers may suffer from."""
+    if not all(rank.realtime for rank in done):
+        yield "the system does not let these processes run before others: on a busy machine they come late"
+    if not terms[0].agrees and terms[0].difference_fraction > 0:
+        yield "what the engine takes for an action does not depend on --unit: with a longer one it counts less"
 
 
 def _engine_cost(work: Work, predicted: Replay, step: MeasuredStep, empty_s: float) -> EngineCost:

@@ -73,7 +73,7 @@ class RankProcesses:
             alone["GLOO_SOCKET_IFNAME"] = "lo"
         with self.folder.said(rank).open("wb") as said:
             return subprocess.Popen(
-                [sys.executable, "-m", "ppadvisor.verify.worker", str(self.folder.path), str(rank)],
+                [sys.executable, "-P", "-m", "ppadvisor.verify.worker", str(self.folder.path), str(rank)],
                 env={**os.environ, **alone},
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,

@@ -88,8 +88,9 @@ class RunRow(Result):
     predicted_end_s: float
     """When its last action ended, from the start of the step."""
     end_s: float
+    work_difference_fraction: float
     end_difference_fraction: float
-    """Of the predicted step."""
+    """Both of the predicted step."""
     agrees: bool
 
 

@@ -25,12 +25,19 @@ MAX_RUN_S = 3600.0
 UNIT_S, STEPS, TOLERANCE = 0.05, 3, 0.06
 RUNTIME = "its list-driven runtime (_PipelineScheduleRuntime)"
 
+LONG_S = 60.0
+"""Of a run that takes longer it is said beforehand."""
+
 Progress = Callable[[Iterable[int], str, int], Iterable[int]]
 
 
 def unwatched(steps: Iterable[int], _what: str, _count: int) -> Iterable[int]:
     """No progress bar."""
     return steps
+
+
+def unsaid(_text: str) -> None:
+    """Nobody listens."""
 
 
 def verify_run(
@@ -40,6 +47,7 @@ def verify_run(
     steps: int = STEPS,
     tolerance: float = TOLERANCE,
     progress: Progress = unwatched,
+    say: Callable[[str], None] = unsaid,
 ) -> RunReport:
     """Run the work and compare. `unit`: seconds of the mean forward. UnverifiableError where it cannot be run."""
     require_torch()
@@ -49,7 +57,7 @@ def verify_run(
     scale = unit / float(work.times.forward_s.mean())
     times = work.times.scaled(scale)
     predicted = replayed(work, as_torch_divides(work, times))
-    _check_length(predicted.makespan_s, steps)
+    _check_length(predicted.makespan_s, steps, say)
     own = runs_itself(work)
     order = "".join(f"{','.join(words)}\n" for words in work.words)
     with RankProcesses(_job(work, times, steps, own=own), order, predicted.makespan_s) as ranks:
@@ -100,12 +108,15 @@ def _check_runs(work: Work) -> None:
             raise UnverifiableError("torch's engine finds a loss by its place, and this order has them out of turn")
 
 
-def _check_length(step_s: float, steps: int) -> None:
-    if step_s * steps > MAX_RUN_S:
+def _check_length(step_s: float, steps: int, say: Callable[[str], None]) -> None:
+    all_s = step_s * steps
+    if all_s > MAX_RUN_S:
         raise UnverifiableError(
             f"{steps} steps of {format_seconds(step_s)} are more than {format_seconds(MAX_RUN_S)}; give fewer "
             "--microbatches, fewer --steps or a shorter --unit"
         )
+    if all_s > LONG_S:
+        say(f"{steps} steps of {format_seconds(step_s)} take {format_seconds(all_s)}; fewer --microbatches take less")
 
 
 def _job(work: Work, times: Times, steps: int, *, own: bool) -> Job:

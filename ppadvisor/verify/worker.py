@@ -9,6 +9,8 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,8 @@ from ppadvisor.verify.sleeping import WIDTH, Sleeper, sleeping_layer, timed_stag
 from ppadvisor.verify.torch_engine import torch_module
 from ppadvisor.verify.torch_orders import schedule_on
 
+IMPORTED_LATE = ("torch.distributed.pipelining", "torch.distributed.pipelining.schedules")
+"""Otherwise imported when they are first needed, which is in the middle of the work."""
 NO_LIMIT = timedelta(days=1)
 """How long a rank waits for another one: who started them knows better when to give up."""
 
@@ -32,13 +36,20 @@ def end_with_parent() -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
-def run_first() -> bool:
-    """Ask to be run before ordinary processes: then a busy machine does not count. False where that is not allowed."""
+@contextmanager
+def first_in_line() -> Iterator[bool]:
+    """Run before ordinary processes, so that a busy machine does not count; False where the system does not let it.
+
+    Not for longer than the steps take: what computes for a second, an import, would hold up all others.
+    """
     try:
+        before = os.sched_getscheduler(0)
         os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
     except (AttributeError, OSError):
-        return False
-    return True
+        yield False
+        return
+    yield True
+    os.sched_setscheduler(0, before, os.sched_param(0))
 
 
 def made_schedule(job: Job, folder: Folder, stages: list[Any]) -> Any:
@@ -86,21 +97,28 @@ def main(path: str, of_rank: str) -> None:
     end_with_parent()
     folder, rank = Folder(Path(path)), int(of_rank)
     job = Job.model_validate_json(folder.job.read_text(encoding="utf-8"))
-    torch, realtime = torch_module(), run_first()
+    torch = torch_module()
     torch.set_num_threads(1)
-    meeting = f"file://{folder.meeting}"
-    torch.distributed.init_process_group("gloo", init_method=meeting, rank=rank, world_size=job.ranks, timeout=NO_LIMIT)
-    at_work = Rank(job, folder, rank)
-    steps = []
-    for number in range(EMPTY_STEPS + job.steps):
-        steps.append(at_work.step(works=number >= EMPTY_STEPS))
-        if rank == 0:
-            with folder.progress.open("ab") as progress:
-                progress.write(b".")
-    torch.distributed.barrier()
+    for module in IMPORTED_LATE:
+        torch_module(module)
+    with first_in_line() as realtime:  # before gloo starts its threads, which are then first in line too
+        torch.distributed.init_process_group(
+            "gloo", init_method=f"file://{folder.meeting}", rank=rank, world_size=job.ranks, timeout=NO_LIMIT
+        )
+        steps = list(all_steps(Rank(job, folder, rank), job, folder if rank == 0 else None))
+        torch.distributed.barrier()
     torch.distributed.destroy_process_group()
     done = RankDone(empty=tuple(steps[1:EMPTY_STEPS]), steps=tuple(steps[EMPTY_STEPS:]), realtime=realtime)
     folder.done(rank).write_text(done.model_dump_json(), encoding="utf-8")
+
+
+def all_steps(rank: Rank, job: Job, folder: Folder | None) -> Iterator[StepDone]:
+    """The empty steps and those with work; in the folder, if it is told to, the rank keeps count."""
+    for number in range(EMPTY_STEPS + job.steps):
+        yield rank.step(works=number >= EMPTY_STEPS)
+        if folder is not None:
+            with folder.progress.open("ab") as progress:
+                progress.write(b".")
 
 
 if __name__ == "__main__":

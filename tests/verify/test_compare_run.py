@@ -103,7 +103,7 @@ def test_a_rank_whose_work_takes_longer_is_named() -> None:
 
     of_all, of_rank = report(slow).disagreements
     assert of_all.startswith("bubble, as the share of work: -4.8 %")
-    assert of_rank == "rank 1: work +10.0 %, end +0.0 % of a step, allowed 0 to +6 %"
+    assert of_rank == "rank 1: work +7.5 %, end +0.0 % of a step later, allowed 0 to +6 %"
 
 
 def test_another_order_is_named() -> None:
