@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from ppadvisor.cli.chosen import ChosenPlan, given_parameters, naming, note, plan_of_file
-from ppadvisor.cli.options import OneOf, Quantity, option_name, output_options
+from ppadvisor.cli.options import Quantity, option_name, output_options
 from ppadvisor.cli.output import check_places, view_of, with_progress, write
 from ppadvisor.errors import EXIT_OK, EXIT_THRESHOLD, InputError, RefusedError
-from ppadvisor.schedules import SCHEDULES
 from ppadvisor.units import parse_count, parse_duration, parse_fraction
 
 if TYPE_CHECKING:
@@ -65,7 +64,7 @@ SHARE = Quantity("fraction", parse_fraction)
 @click.option("--ops", is_flag=True, help=KINDS[0].help)
 @click.option("--memory", is_flag=True, help=KINDS[1].help)
 @click.option("--run", is_flag=True, help=KINDS[2].help)
-@click.option("--schedule", type=OneOf("schedule", tuple(SCHEDULES)), help="Bare numbers: order of work.")
+@click.option("--schedule", metavar="NAME", help="Bare numbers: order of work.")
 @click.option("--pp", type=COUNT, help="Bare numbers: pipeline stages p.")
 @click.option("--vp", type=COUNT, help="Bare numbers: virtual stages v of a rank (default: the schedule's least).")
 @click.option("--microbatches", type=COUNT, help="Bare numbers: micro-batches m. --run: also beside a plan.")

@@ -55,14 +55,14 @@ def _rank_columns(unit: Unit) -> tuple[Column, ...]:
 def _run_lines(report: RunReport) -> Iterator[str]:
     """Step and bubble beside the prediction, and what the engine itself takes."""
     time, bubble = report.terms
-    cost, text = report.engine_cost, unit_of(time.predicted).text
+    cost, unit = report.engine_cost, unit_of(time.predicted)
     told = f"mean forward {format_seconds(report.unit_s)}"
     if report.time_scale is not None:
         told += f", the plan's times x {report.time_scale:.3g}"
-    each = ", ".join(text(step_s) for step_s in report.steps_s)
+    each = ", ".join(unit.text(step_s, digits=4) for step_s in report.steps_s)
     yield f"Work      {told}; steps of {each}, the median counts"
     yield (
-        f"Step      {text(time.measured)} measured, {text(time.predicted)} replayed: "
+        f"Step      {unit.text(time.measured, digits=4)} measured, {unit.text(time.predicted, digits=4)} replayed: "
         f"{format_error(time.difference_fraction)} (allowed 0 to +{format_fraction(report.tolerance_fraction)})"
     )
     yield f"Bubble    {format_fraction(bubble.measured)} measured, {format_fraction(bubble.predicted)} replayed"
@@ -105,7 +105,7 @@ def _tables(report: VerifyReport) -> Tables:
 def _header(report: VerifyReport) -> Iterator[str]:
     p, v, m = report.pipeline_parallel, report.virtual_stages, report.num_microbatches
     yield f"Verify    {report.kind}: {report.schedule} p={p} v={v} m={m}"
-    yield f"Against   {report.engine}, torch {report.torch_version.partition('+')[0]}"
+    yield f"Against   torch {report.torch_version.partition('+')[0]}, {report.engine}"
     if isinstance(report, RunReport):
         yield from _run_lines(report)
     yield f"Verdict   {'agrees' if report.agrees else 'DOES NOT AGREE'}"

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import time
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from ppadvisor.engine.pipeline import pipeline_of
+from ppadvisor.schedules.base import RankOrder
 from ppadvisor.verify.run import replayed, runs_itself, verify_run
+from ppadvisor.verify.sleeping import Sleeper
 from ppadvisor.verify.torch_engine import UnverifiableError
 from ppadvisor.verify.work import Times, as_torch_divides, work_of_numbers, work_of_plan
 from tests.problems import plan, problem
@@ -71,3 +76,49 @@ def test_what_is_not_run(
     with pytest.raises(Exception, match=why) as refused:
         verify_run(work_of_numbers(*numbers), **options)  # type: ignore[arg-type] # of all options one type
     assert getattr(refused.value, "exit_code", None) == 2
+
+
+def test_torchs_own_schedule_runs_where_it_does_this_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It does if torch's order is ours; not if it is another, or if torch refuses the numbers."""
+    work = work_of_numbers("1f1b", 2, 3, None)
+    monkeypatch.setattr("ppadvisor.verify.run.executed_words", lambda *_: work.words)
+    assert runs_itself(work)
+    monkeypatch.setattr("ppadvisor.verify.run.executed_words", lambda *_: work.words[::-1])
+    assert not runs_itself(work)
+
+    def refuses(*_: object) -> None:
+        raise ValueError
+
+    monkeypatch.setattr("ppadvisor.verify.run.executed_words", refuses)
+    assert not runs_itself(work)
+
+
+def test_losses_out_of_turn_are_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Torch's engine takes the n-th loss for that of micro-batch n: an order that has them otherwise is refused."""
+    monkeypatch.setattr("ppadvisor.verify.run.require_torch", lambda: None)
+    work = work_of_numbers("gpipe", 2, 2, None)
+    turned = (work.orders[0], RankOrder.parse("F0.1 F0.0 B0.0 B0.1"))
+    with pytest.raises(UnverifiableError, match="out of turn"):
+        verify_run(replace(work, orders=turned))
+
+
+def test_a_long_run_is_announced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """3 steps of (m + p − 1)·3 = 33 s are 99 s, and it is said before anything is started."""
+    monkeypatch.setattr("ppadvisor.verify.run.require_torch", lambda: None)
+    monkeypatch.setattr("ppadvisor.verify.run.runs_itself", lambda _: True)
+    monkeypatch.setattr("ppadvisor.verify.run.RankProcesses", None)
+    said = list[str]()
+    with pytest.raises(TypeError, match="not callable"):
+        verify_run(work_of_numbers("1f1b", 4, 8, None), unit=1.0, say=said.append)
+    assert said == ["3 steps of 33.0 s take 99.0 s; fewer --microbatches take less"]
+
+
+def test_sleep_is_never_too_short() -> None:
+    """20 ms are at least 20 ms and counted as they were; without work nothing is slept."""
+    sleeper = Sleeper()
+    sleeper.work(10.0)
+    assert sleeper.worked_s == 0
+    sleeper.works = True
+    start_s = time.monotonic()
+    sleeper.work(0.02)
+    assert 0.02 <= sleeper.worked_s <= time.monotonic() - start_s
