@@ -138,6 +138,8 @@ def _notes(work: Work, times: Times, predicted: Replay, *, own: bool) -> tuple[s
     notes = ["stage work is a sleep, hand-offs are a few bytes: the order of work is what is put to the test"]
     if work.schedule.id in TORCH_NAMES and not own:
         notes.append(f"torch's own {TORCH_NAMES[work.schedule.id]} does not do this order; it was loaded as a list")
+    if work.schedule.asynchronous:
+        notes.append("the schedule is made to go on without an end; here it begins and ends empty, as does its replay")
     if work.plan is not None and work.num_microbatches != work.plan.num_microbatches:
         notes.append(f"{work.num_microbatches} micro-batches were run of the plan's {work.plan.num_microbatches}")
     plain_s = replayed(work, times).makespan_s
