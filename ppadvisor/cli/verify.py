@@ -52,7 +52,6 @@ KINDS = (
     ),
 )
 """Each module has `verify_<name>`: of a plan's problem and the plan where it needs them, else of `Work`."""
-NUMBERS = ("schedule", "pp", "vp", "microbatches")
 OUTPUTS = ("format", "output")
 COUNT = Quantity("count", parse_count)
 DURATION = Quantity("time", parse_duration)

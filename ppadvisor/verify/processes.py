@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -17,6 +18,11 @@ from typing import Any
 from ppadvisor.verify.job import EMPTY_STEPS, Folder, Job, RankDone
 from ppadvisor.verify.torch_engine import UnverifiableError
 
+WORKER = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
+    "from ppadvisor.verify.worker import main; main(*sys.argv[2:])"
+)
+"""What each runs: code from where this process has it, whether installed or not."""
 LOOK_S = 0.05
 """Between two looks at the processes."""
 START_LIMIT_S = 60.0
@@ -66,14 +72,11 @@ class RankProcesses:
         self._stop()
 
     def _started(self, rank: int) -> subprocess.Popen[bytes]:
-        code = str(Path(__file__).parents[2])
-        paths = os.pathsep.join(filter(None, [code, os.environ.get("PYTHONPATH")]))
-        alone = {"OMP_NUM_THREADS": "1", "PYTHONPATH": paths}
-        if sys.platform == "linux":
-            alone["GLOO_SOCKET_IFNAME"] = "lo"
+        told = [json.dumps(sys.path), str(self.folder.path), str(rank)]
+        alone = {"OMP_NUM_THREADS": "1"} | ({"GLOO_SOCKET_IFNAME": "lo"} if sys.platform == "linux" else {})
         with self.folder.said(rank).open("wb") as said:
             return subprocess.Popen(
-                [sys.executable, "-P", "-m", "ppadvisor.verify.worker", str(self.folder.path), str(rank)],
+                [sys.executable, "-P", "-c", WORKER, *told],
                 env={**os.environ, **alone},
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
@@ -126,7 +129,8 @@ class RankProcesses:
         if code == -signal.SIGKILL:  # then it had no time to say why
             return "was killed"
         lines = self.folder.said(rank).read_text(encoding="utf-8", errors="replace").strip().splitlines()
-        last = f": {lines[-1].removeprefix(f'[rank{rank}]:').strip()}" if lines else ""
+        errors = [line for line in lines if "Error" in line] or lines  # what is said last may be a warning
+        last = f": {errors[-1].removeprefix(f'[rank{rank}]:').strip()}" if errors else ""
         return (f"was ended by {signal.Signals(-code).name}" if code < 0 else f"failed with exit code {code}") + last
 
     def results(self) -> list[RankDone]:

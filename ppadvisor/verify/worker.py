@@ -1,4 +1,4 @@
-"""`python -m ppadvisor.verify.worker FOLDER RANK`: one rank of a pipeline that torch runs, its work a sleep.
+"""One rank of a pipeline that torch runs, its work a sleep: the process that `processes` starts.
 
 Its standard input is a pipe from who started it and never written to: when that process is gone, so is this one.
 """
@@ -6,7 +6,6 @@ Its standard input is a pipe from who started it and never written to: when that
 from __future__ import annotations
 
 import os
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -102,9 +101,8 @@ def main(path: str, of_rank: str) -> None:
     for module in IMPORTED_LATE:
         torch_module(module)
     with first_in_line() as realtime:  # before gloo starts its threads, which are then first in line too
-        torch.distributed.init_process_group(
-            "gloo", init_method=f"file://{folder.meeting}", rank=rank, world_size=job.ranks, timeout=NO_LIMIT
-        )
+        meeting = torch.distributed.FileStore(str(folder.meeting), job.ranks)
+        torch.distributed.init_process_group("gloo", store=meeting, rank=rank, world_size=job.ranks, timeout=NO_LIMIT)
         steps = list(all_steps(Rank(job, folder, rank), job, folder if rank == 0 else None))
         torch.distributed.barrier()
     torch.distributed.destroy_process_group()
@@ -119,7 +117,3 @@ def all_steps(rank: Rank, job: Job, folder: Folder | None) -> Iterator[StepDone]
         if folder is not None:
             with folder.progress.open("ab") as progress:
                 progress.write(b".")
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

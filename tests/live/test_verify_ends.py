@@ -35,7 +35,7 @@ def workers(folder: Path) -> dict[int, int]:
             words = place.read_bytes().decode().split("\0")
         except OSError:  # it has just ended
             continue
-        if "ppadvisor.verify.worker" in words and any(word.startswith(str(folder)) for word in words):
+        if "-P" in words and any(word.startswith(str(folder)) for word in words):
             found[int(words[-2])] = int(place.parent.name)
     return found
 
