@@ -20,6 +20,7 @@ from ppadvisor.engine.parameters import (
 )
 from ppadvisor.engine.partition import Layout, Split, Stages, stages_of
 from ppadvisor.engine.problem import Problem
+from ppadvisor.engine.stash import Stash
 from ppadvisor.frameworks.profile import Spread, Tensor, When
 from ppadvisor.schedules.base import Schedule
 from ppadvisor.specs.model import LayerKind
@@ -49,11 +50,9 @@ class PlanInputs:
     problem: Problem
     plans: PlanTable
     stages: Stages
-    chunks_alive: FloatArray | None = None
-    """(plans, stages, chunks): forwards of each chunk alive at a rank's peak, read off the order of work itself; None:
-    the schedules' closed forms, every chunk alike."""
-    chunks_waiting: FloatArray | None = None
-    """Likewise those of them whose input gradient is done and whose weight gradient is not; None: not told apart."""
+    stash: Stash | None = None
+    """What each chunk holds, (plans, stages, chunks) in its arrays, read off the order of work itself; None: the
+    schedules' closed forms, every chunk alike, and nothing told apart that waits for its weight gradient."""
 
     @staticmethod
     def of(problem: Problem, plans: PlanTable, *, every_stage: bool) -> PlanInputs:
@@ -131,8 +130,8 @@ class PlanInputs:
 
         Of a group of equal ranks the first, the last or the one in the middle holds the most, whichever the schedule.
         """
-        if self.chunks_alive is not None:
-            held = self.chunks_alive if self.chunks_waiting is None else self.chunks_alive + self.chunks_waiting
+        if self.stash is not None:
+            held = self.stash.at_peak.alive + self.stash.at_peak.waiting
             stages_of_rank = held.shape[2] / self.copies
             return np.asarray(held.sum(axis=2) / stages_of_rank[:, None])
         result = np.zeros(self.stages.first_stage.shape)
@@ -148,8 +147,8 @@ class PlanInputs:
     @cached_property
     def chunk_in_flight(self) -> FloatArray:
         """Forwards of each chunk that are alive at a rank's peak, (plans, stages, chunks)."""
-        if self.chunks_alive is not None:
-            return self.chunks_alive
+        if self.stash is not None:
+            return self.stash.at_peak.alive
         chunks = self.stages.chunk_head.shape[2]
         return np.repeat((self.in_flight / self.copies[:, None])[:, :, None], chunks, axis=2)
 

@@ -24,6 +24,7 @@ from ppadvisor.engine.memory_activations import (
     logits_bytes,
     output_weight_gradient_bytes,
     saved_activations_bytes,
+    sent_gradients_bytes,
     sent_outputs_bytes,
     spread_head_bytes,
     waiting_activations_bytes,
@@ -60,6 +61,7 @@ TERMS: tuple[tuple[str, Callable[[PlanInputs], FloatArray]], ...] = (
     ("waiting_head", waiting_head_bytes),
     ("weight_versions", weight_versions_bytes),
     ("sent_outputs", sent_outputs_bytes),
+    ("sent_gradients", sent_gradients_bytes),
     ("embedding_activations", embedding_activations_bytes),
     ("recomputed_layer", recomputed_layer_bytes),
     ("layer_backward_work", layer_backward_work_bytes),
@@ -157,7 +159,7 @@ def _dispatched_bytes(inputs: PlanInputs) -> FloatArray:
     again = np.where(full, inputs.largest_layer(whole) * group_layers(inputs), inputs.largest_layer(whole - kept))
     stash = (inputs.per_chunk(kept) * (1.0 - recomputed_share(inputs)) * inputs.chunk_in_flight).sum(axis=2)
     # what waits for its weight gradient is whole, recomputed where it had to be
-    waiting = 0.0 if inputs.chunks_waiting is None else (inputs.per_chunk(whole) * inputs.chunks_waiting).sum(axis=2)
+    waiting = (inputs.per_chunk(whole) * inputs.stash.at_peak.waiting).sum(axis=2) if inputs.stash else 0.0
     return np.asarray(stash + again + waiting)
 
 

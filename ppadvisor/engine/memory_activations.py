@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from ppadvisor.engine.inputs import FloatArray, PlanInputs
-from ppadvisor.engine.memory_axes import STASH_AT, at_moments, by_chunk, by_plan, by_stage
-from ppadvisor.engine.recomputation import layer_input_bytes, saved_per_chunk
+from ppadvisor.engine.memory_axes import LOSS_AT, STASH_AT, at_moments, by_chunk, by_plan, by_stage
+from ppadvisor.engine.recomputation import layer_input_bytes, layer_saved, saved_per_chunk
+from ppadvisor.engine.stash import Held
 
 
 def in_flight_at(inputs: PlanInputs) -> FloatArray:
@@ -14,9 +17,31 @@ def in_flight_at(inputs: PlanInputs) -> FloatArray:
 
     In the backward of the embedding those of its chunk are one fewer: that micro-batch's layers are already freed.
     """
-    in_flight = by_chunk(inputs.chunk_in_flight)
+    in_flight = _held_at(inputs, lambda held: held.alive) if inputs.stash else by_chunk(inputs.chunk_in_flight)
     freed = by_chunk((inputs.stages.chunk_embedding > 0).astype(np.float64)) * at_moments(embedding_backward=1.0)
     return np.asarray(np.maximum(in_flight - freed, 0.0) * STASH_AT)
+
+
+def waiting_at(inputs: PlanInputs) -> FloatArray:
+    """Micro-batches that wait for their weight gradient in each chunk: (plans, stages, chunks, moments).
+
+    Told apart for the plans that are shown.
+    """
+    return _held_at(inputs, lambda held: held.waiting)
+
+
+def sent_at(inputs: PlanInputs) -> FloatArray:
+    """Input gradients that a split backward handed on to another rank so far in the step: as `waiting_at`."""
+    receives = (inputs.stages.chunk_embedding < 1) & (inputs.stages.chunk_takes_over < 1)
+    return _held_at(inputs, lambda held: held.sent) * by_chunk(receives.astype(np.float64))
+
+
+def _held_at(inputs: PlanInputs, part: Callable[[Held], FloatArray]) -> FloatArray:
+    """(plans, stages, chunks, moments): at the moments of the loss those of the loss, none without a stash."""
+    if inputs.stash is None:
+        return np.zeros((*inputs.stages.chunk_head.shape, len(STASH_AT)))
+    peak, loss = (by_chunk(part(held)) for held in (inputs.stash.at_peak, inputs.stash.at_loss))
+    return np.asarray((peak * (1.0 - LOSS_AT) + loss * LOSS_AT) * STASH_AT)
 
 
 def saved_activations_bytes(inputs: PlanInputs) -> FloatArray:
@@ -35,40 +60,92 @@ def waiting_per_layer(inputs: PlanInputs) -> FloatArray:
     return np.stack([inputs.tensor_bytes(of_kind) for of_kind in tensors], axis=-1)
 
 
+def waiting_per_chunk(inputs: PlanInputs) -> FloatArray:
+    """Bytes that the layers of a chunk hold for a micro-batch that waits for its weight gradient, (plans, stages,
+    chunks).
+
+    On the model's first stage torch's engine does nothing for the input gradient, which nobody wants, and the whole
+    backward at the weight gradient: till then it holds what was saved, and no gradients (pipelining/stage.py:1018-1028,
+    :1085-1106).
+    """
+    waiting = inputs.per_chunk(waiting_per_layer(inputs)) - freed_tail_per_chunk(inputs)
+    if not inputs.problem.framework.whole_backward_on_first:
+        return waiting
+    return np.where(inputs.stages.chunk_embedding > 0, inputs.per_chunk(layer_saved(inputs)), waiting)
+
+
+def freed_tail_per_chunk(inputs: PlanInputs) -> FloatArray:
+    """Bytes of a chunk's last layer that go with the input gradient, (plans, stages, chunks): of its heaviest kind."""
+    problem = inputs.problem
+    if problem.framework.freed_tail is None:
+        return np.zeros(inputs.stages.chunk_head.shape)
+    tails = [problem.framework.freed_tail(problem.model, problem.training, kind) for kind in inputs.kinds]
+    per_kind = np.stack([inputs.tensor_bytes(of_kind) for of_kind in tails], axis=-1)
+    return np.asarray(np.where(inputs.stages.chunk_layers > 0, per_kind[:, None, None, :], 0.0).max(axis=3))
+
+
 def waiting_activations_bytes(inputs: PlanInputs) -> FloatArray:
-    """Split backward: what waits for its weight gradient at the peak. Told apart for the plans that are shown."""
-    if inputs.chunks_waiting is None:
-        return np.zeros((1, 1, 1, 1))
-    return np.asarray(by_chunk(inputs.per_chunk(waiting_per_layer(inputs)) * inputs.chunks_waiting) * STASH_AT)
+    """Split backward: what waits for its weight gradient at the peak."""
+    return by_chunk(waiting_per_chunk(inputs)) * waiting_at(inputs)
+
+
+def waiting_gradients_bytes(inputs: PlanInputs) -> FloatArray:
+    """Of `waiting_activations_bytes`, the gradients that the weight gradients need beside what was saved."""
+    saved = inputs.per_chunk(layer_saved(inputs)) - freed_tail_per_chunk(inputs)
+    gradients = np.maximum(waiting_per_chunk(inputs) - saved, 0.0)
+    return by_chunk(gradients) * waiting_at(inputs)
+
+
+def waiting_head_per_microbatch(inputs: PlanInputs) -> FloatArray:
+    """Bytes that the head holds of a micro-batch until its weight gradient, (plans,): its input, the logits' gradient.
+
+    T V / t elements, and T h / x, or with the input of the final norm what that keeps, where nothing is freed.
+    Own count; torch's engine as run by `verify --memory`.
+    """
+    whole = inputs.problem.framework.frees_in_input_gradient
+    hidden = layer_input_bytes(inputs) if whole else final_norm_bytes(inputs)
+    return hidden + inputs.problem.training.activation_bytes * inputs.tokens * inputs.logits_per_token
+
+
+def final_norm_bytes(inputs: PlanInputs) -> FloatArray:
+    """Input and output of the final norm of one micro-batch, (plans,); the output as the output layer keeps it."""
+    ways = 1.0 if inputs.problem.framework.keeps_gathered_inputs else inputs.sequence_ways
+    return layer_input_bytes(inputs) * (1.0 + inputs.sequence_ways / ways)
 
 
 def waiting_head_bytes(inputs: PlanInputs) -> FloatArray:
-    """Split backward: what the head holds until its weight gradient: its input, and the gradient of the logits.
+    """Split backward: `waiting_head_per_microbatch` for every micro-batch that waits on the chunk with the head."""
+    return by_plan(waiting_head_per_microbatch(inputs)) * by_chunk(inputs.stages.chunk_head) * waiting_at(inputs)
 
-    T (h / x + V / t) elements for every micro-batch that waits on the chunk with the head. Own count.
+
+def sent_gradients_bytes(inputs: PlanInputs) -> FloatArray:
+    """Input gradients that were sent and stay to the end of the step: torch's engine, split backward.
+
+    2 T h / x for each input gradient of the step so far on a stage that received its input from another rank: torch
+    leaves it in the `.grad` of the buffer that was received into, till the next step begins (pipelining/_backward.py:
+    257-261; cleared by stage.py:613-622; a whole backward clears it at once, _backward.py:444-450).
     """
-    if inputs.chunks_waiting is None:
+    if not inputs.problem.framework.keeps_input_gradients:
         return np.zeros((1, 1, 1, 1))
-    elements = inputs.problem.model.hidden_size / inputs.sequence_ways + inputs.logits_per_token
-    one = inputs.problem.training.activation_bytes * inputs.tokens * elements
-    return np.asarray(by_plan(one) * by_chunk(inputs.chunks_waiting * inputs.stages.chunk_head) * STASH_AT)
+    return by_plan(layer_input_bytes(inputs)) * sent_at(inputs)
 
 
 def sent_outputs_bytes(inputs: PlanInputs) -> FloatArray:
     """Outputs of the stage that live until their backward, where the framework does not free them after the send.
 
-    The last stage sends nothing. Megatron frees them (core/pipeline_parallel/schedules.py:171). DeepSpeed also keeps
-    what it received beside the copy that it computes with (runtime/pipe/engine.py:607, v0.5.8).
+    With a split backward until the weight gradient. The last stage sends nothing, and what the next stage of the same
+    rank takes over is that one's saved input. Megatron frees them (core/pipeline_parallel/schedules.py:171). DeepSpeed
+    also keeps what it received beside the copy that it computes with (runtime/pipe/engine.py:607, v0.5.8).
     """
     framework, stages = inputs.problem.framework, inputs.stages
     if framework.frees_sent_outputs:
         return np.zeros((1, 1, 1, 1))
     real = (stages.count > 0)[:, :, None]
-    kept = (stages.chunk_head < 1).astype(np.float64) * real
+    kept = ((stages.chunk_head < 1) & (stages.chunk_hands_over < 1)).astype(np.float64) * real
     if framework.keeps_received_inputs:
         alone = (inputs.plans.tensor_parallel == 1)[:, None, None]
         kept = kept + (stages.chunk_embedding < 1) * real * alone
-    return by_plan(_kept_boundary_bytes(inputs)) * by_chunk(kept) * in_flight_at(inputs)
+    return by_plan(_kept_boundary_bytes(inputs)) * by_chunk(kept) * (in_flight_at(inputs) + waiting_at(inputs))
 
 
 def embedding_activations_bytes(inputs: PlanInputs) -> FloatArray:
@@ -84,32 +161,52 @@ def head_activations_bytes(inputs: PlanInputs) -> FloatArray:
 
     At the loss's own moments its micro-batch is counted by `logits_bytes`, so one less is counted here.
     """
+    norms = by_plan(final_norm_bytes(inputs)) * _losses_alive(inputs) * by_chunk(inputs.stages.chunk_head)
+    return norms + kept_losses_bytes(inputs)
+
+
+def _losses_alive(inputs: PlanInputs) -> FloatArray:
+    return np.minimum(in_flight_at(inputs), by_plan(inputs.head_in_flight))
+
+
+def kept_losses_bytes(inputs: PlanInputs) -> FloatArray:
+    """Of `head_activations_bytes`, what the loss keeps of every micro-batch but the one that `logits_bytes` counts."""
     problem = inputs.problem
-    norm = 2 * problem.training.activation_bytes * problem.model.hidden_size / inputs.sequence_ways
     loss = problem.framework.loss(problem.training).saved_bytes * inputs.logits_per_token
     loss = loss * (1 + problem.model.mtp_num_layers)
-    in_flight = np.minimum(in_flight_at(inputs), by_plan(inputs.head_in_flight))
-    kept = np.maximum(in_flight - 1.0, 0.0)
-    both = by_plan(inputs.tokens * norm) * in_flight + by_plan(inputs.tokens * loss) * kept
-    return both * by_chunk(inputs.stages.chunk_head)
+    kept = np.maximum(_losses_alive(inputs) - 1.0, 0.0)
+    return by_plan(inputs.tokens * loss) * kept * by_chunk(inputs.stages.chunk_head)
+
+
+def held_logits(inputs: PlanInputs) -> FloatArray:
+    """Bytes of each logit of the last micro-batch that stay until the next ones are there, (plans,).
+
+    By the loss implementation, or by the schedule's loop: torch's keep the output, in 16 bit, in a variable.
+    """
+    framework, training = inputs.problem.framework, inputs.problem.training
+    held = np.full(len(inputs.plans), framework.loss(training).kept_bytes)
+    for schedule, rows in inputs.rows_by_schedule():
+        if schedule.id in framework.holds_logits:
+            held[rows] = np.maximum(held[rows], training.activation_bytes)
+    return held
 
 
 def logits_bytes(inputs: PlanInputs) -> FloatArray:
     """Logits and loss of the micro-batch whose loss is computed, by the loss implementation: bytes per logit x T V / t.
 
-    A trainer that holds its last logits until the next ones has them at every moment.
+    A trainer that holds its last logits until the next ones has them at every moment (`held_logits`).
     With sequence parallelism the output layer also gathers its whole input.
     """
     problem = inputs.problem
     loss = problem.framework.loss(problem.training)
     logits = inputs.tokens * inputs.logits_per_token
     gathered = inputs.tokens * problem.training.activation_bytes * problem.model.hidden_size
-    gathered = gathered * (inputs.sequence_ways > 1)
+    gathered = gathered * ((inputs.sequence_ways > 1) & (not problem.framework.keeps_gathered_inputs))
     # what the losses of the prediction layers keep is alive while the main loss is computed and taken back
     kept = loss.saved_bytes * problem.model.mtp_num_layers
-    else_kept = dict.fromkeys(("layer_backward", "embedding_backward", "optimizer_step"), loss.kept_bytes)
     at_loss = {"loss": loss.forward_bytes + kept, "head_backward": loss.backward_bytes + kept}
-    at = by_plan(logits) * at_moments(**at_loss, **else_kept)
+    else_kept = by_plan(held_logits(inputs)) * at_moments(layer_backward=1, embedding_backward=1)
+    at = by_plan(logits) * (at_moments(**at_loss, optimizer_step=loss.kept_bytes) + else_kept)
     return (at + by_plan(gathered) * at_moments(loss=1, head_backward=1)) * by_stage(inputs.stages.has_head)
 
 
@@ -184,9 +281,7 @@ def handoff_buffers_bytes(inputs: PlanInputs) -> FloatArray:
     buffers = by_stage(receive_buffers(inputs))
     if inputs.problem.framework.keeps_all_receive_buffers:
         receives = by_chunk((inputs.stages.chunk_embedding < 1).astype(np.float64))
-        kept = in_flight_at(inputs)
-        if inputs.chunks_waiting is not None:
-            kept = kept + by_chunk(inputs.chunks_waiting) * STASH_AT
+        kept = in_flight_at(inputs) + waiting_at(inputs)
         buffers = np.maximum(buffers - (receives * kept).sum(axis=2, keepdims=True), 0.0)
     return (
         by_plan(_kept_boundary_bytes(inputs))

@@ -14,6 +14,9 @@ optimizer_step: nothing in flight."""
 STASH_AT = np.array([1.0, 1.0, 1.0, 1.0, 0.0])
 """Whether the micro-batches in flight are alive at each moment (less one at embedding_backward)."""
 
+LOSS_AT = np.array([0.0, 1.0, 1.0, 0.0, 0.0])
+"""Whether a moment is one of the loss, when its micro-batch is still all there."""
+
 
 def at_moments(**moments: float | FloatArray) -> FloatArray:
     """A (1, 1, 1, moments) mask with the given values, zero elsewhere."""

@@ -90,6 +90,10 @@ class Stages:
     chunk_embedding: FloatArray
     """(layouts, groups, chunks): 1 where the chunk holds the embedding; a share of it where that is spread."""
     chunk_head: FloatArray
+    chunk_hands_over: FloatArray
+    """1 where the next stage of the model is on the same rank, so that nothing is sent."""
+    chunk_takes_over: FloatArray
+    """1 where the stage before is."""
     adjacent: FloatArray
     """(layouts,): boundaries between stages on neighbouring ranks."""
     far: FloatArray
@@ -123,6 +127,8 @@ class Stages:
             self.chunk_layers[layouts],
             self.chunk_embedding[layouts],
             self.chunk_head[layouts],
+            self.chunk_hands_over[layouts],
+            self.chunk_takes_over[layouts],
             self.adjacent[layouts],
             self.far[layouts],
         )
@@ -138,13 +144,14 @@ class Layout:
     """Embedding and head are divided over all ranks (Vocabulary Parallelism, arXiv 2411.05288)."""
 
 
-_Chunk = tuple[tuple[int, ...], float, float]
+_Chunk = tuple[tuple[int, ...], float, float, float, float]
 
 
 def _stage_contents(model: ModelSpec, layout: Layout) -> list[_Chunk]:
-    """For each stage: layers of each kind, shares of the embedding and of the head."""
+    """For each stage: layers of each kind, shares of embedding and head, whether its neighbours are on its rank."""
     kinds, kind_of_layer = model.layer_kinds()
     ranks = len(layout.placement)
+    rank_of = [-1, *stage_ranks(layout.placement), -1]
     contents, start = [], 0
     for stage, size in enumerate(layout.split):
         last = stage == len(layout.split) - 1
@@ -153,7 +160,8 @@ def _stage_contents(model: ModelSpec, layout: Layout) -> list[_Chunk]:
             held += [kind_of_layer[-1]] * model.mtp_num_layers
         counts = tuple(held.count(k) for k in range(len(kinds)))
         ends = (1 / ranks, 1 / ranks) if layout.spreads_vocabulary else (float(stage == 0), float(last))
-        contents.append((counts, *ends))
+        before, own, after = rank_of[stage : stage + 3]
+        contents.append((counts, *ends, float(own == after), float(own == before)))
         start += size
     return contents
 
@@ -200,14 +208,15 @@ def stages_of(model: ModelSpec, layouts: Sequence[Layout], *, every_stage: bool)
         np.zeros(shape, dtype=np.int64),
         np.zeros(shape, dtype=np.int64),
         np.zeros((*shape, chunks, num_kinds)),
-        np.zeros((*shape, chunks)),
-        np.zeros((*shape, chunks)),
+        *(np.zeros((*shape, chunks)) for _ in range(4)),
         *np.array([_boundaries(layout) for layout in layouts], dtype=np.float64).T,
     )
     for i, groups in enumerate(grouped):
         for j, (first, count, held) in enumerate(groups):
             stages.first_stage[i, j], stages.count[i, j] = first, count
-            stages.chunk_layers[i, j] = [layers for layers, _, _ in held]
-            stages.chunk_embedding[i, j] = [embedding for _, embedding, _ in held]
-            stages.chunk_head[i, j] = [head for _, _, head in held]
+            layers, *others = zip(*held, strict=True)
+            stages.chunk_layers[i, j] = layers
+            columns = (stages.chunk_embedding, stages.chunk_head, stages.chunk_hands_over, stages.chunk_takes_over)
+            for column, values in zip(columns, others, strict=True):
+                column[i, j] = values
     return stages

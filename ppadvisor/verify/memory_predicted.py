@@ -1,0 +1,88 @@
+"""What the prediction says of the same tensors, in the same parts: a plan's memory terms without what stays."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ppadvisor.engine.inputs import FloatArray, PlanInputs
+from ppadvisor.engine.memory import TERMS
+from ppadvisor.engine.memory_activations import kept_losses_bytes, waiting_gradients_bytes
+from ppadvisor.engine.memory_axes import MOMENTS
+from ppadvisor.engine.pipeline import Pipeline, held_bytes, pipeline_of
+from ppadvisor.engine.problem import Problem
+from ppadvisor.engine.stash import Held, Stash, stash_of
+from ppadvisor.specs.plan import PlanSpec
+
+PART_OF_TERM = {
+    "saved_activations": "saved",
+    "waiting_activations": "saved",
+    "embedding_activations": "saved",
+    "head_activations": "saved",
+    "logits": "logits",
+    "waiting_head": "waiting",
+    "handoff_buffers": "receive",
+    "sent_outputs": "outputs",
+    "sent_gradients": "sent",
+    "recomputed_layer": "work",
+    "layer_backward_work": "work",
+    "output_weight_gradient": "work",
+    "embedding_gradient": "work",
+}
+"""The part that each term of the micro-batches is in; terms with two parts are told apart below."""
+
+
+@dataclass(frozen=True)
+class RankPredicted:
+    """What is predicted of one rank."""
+
+    rank: int
+    parts: dict[str, float]
+    moment: str
+    saved_peak_bytes: float
+
+
+def predicted_parts(inputs: PlanInputs) -> dict[str, FloatArray]:
+    """Bytes of each part at each moment, (stages, moments)."""
+    shape = (inputs.stages.count.shape[1], len(MOMENTS))
+    parts = {part: np.zeros(shape) for part in sorted({*PART_OF_TERM.values()})}
+
+    def of(values: FloatArray) -> FloatArray:
+        return np.asarray(np.broadcast_to(values.sum(axis=2), (1, *shape))[0])
+
+    for name, term in TERMS:
+        if name in PART_OF_TERM:
+            parts[PART_OF_TERM[name]] = parts[PART_OF_TERM[name]] + of(term(inputs))
+    for part, moved in (("waiting", waiting_gradients_bytes(inputs)), ("logits", kept_losses_bytes(inputs))):
+        parts["saved"] = parts["saved"] - of(moved)
+        parts[part] = parts[part] + of(moved)
+    return parts
+
+
+def saved_peaks(pipeline: Pipeline) -> list[float]:
+    """The most that is saved on each rank, at whatever moment: what waits for its weight gradient without gradients."""
+    inputs = pipeline.inputs
+    saved = held_bytes(inputs).alive
+    one = Held(saved, saved, np.zeros_like(saved))
+    assert pipeline.orders is not None
+    stash = stash_of(pipeline.orders, one, np.zeros_like(saved), inputs.stages.chunk_head[0])
+    most = replace(inputs, stash=Stash(*(held.each(lambda values: values[None]) for held in (stash.at_peak,) * 2)))
+    return [float(peak) for peak in predicted_parts(most)["saved"].max(axis=1)]
+
+
+def predict_ranks(problem: Problem, plan: PlanSpec) -> list[RankPredicted]:
+    """Every rank at its highest moment, as `explain` sees it but for weights, gradients and optimizer states."""
+    pipeline = pipeline_of(problem, plan)
+    parts = predicted_parts(pipeline.inputs)
+    highest = np.argmax(sum(parts.values()), axis=1)
+    saved = saved_peaks(pipeline)
+    return [
+        RankPredicted(
+            rank,
+            {part: float(values[rank, moment]) for part, values in parts.items()},
+            MOMENTS[moment],
+            saved[rank],
+        )
+        for rank, moment in enumerate(highest.tolist())
+    ]
