@@ -41,7 +41,7 @@ def _output(kind: str) -> Schema:
     from ppadvisor.search.explain import ExplainAnswer, NothingToExplain
     from ppadvisor.search.results import PlanReport
     from ppadvisor.search.sweep import SweepReport
-    from ppadvisor.verify.results import OpsReport, RunReport
+    from ppadvisor.verify.results import MemoryReport, OpsReport, RunReport
 
     documents: dict[str, Any] = {
         "plan": PlanReport,
@@ -52,7 +52,7 @@ def _output(kind: str) -> Schema:
         "timeline": TimelineAnswer,
         "validate": Validation | Ranking | Recipes,
         "calibration": Calibration,
-        "verification": OpsReport | RunReport,
+        "verification": OpsReport | MemoryReport | RunReport,
     }
     return TypeAdapter(documents[kind]).json_schema(mode="serialization")
 

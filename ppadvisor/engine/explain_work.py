@@ -75,6 +75,8 @@ def sent_outputs(view: StageView) -> Formula:
         values |= more
         source += ", and so does what was received (DeepSpeed runtime/pipe/engine.py:607)"
     kept = f"({sent} + {received})" if sent and received else sent or received
+    if framework.keeps_input_gradients:
+        source += "; sending keeps nothing longer, NCCL lets go of what has arrived (ProcessGroupNCCL.cpp, shelves)"
     text = f"{kept or 'k'} * {view.plan.element} * T * h{view.plan.over_boundary}"
     return view.plan.formula(text, source, values, alive=not framework.frees_sent_outputs and bool(kept))
 

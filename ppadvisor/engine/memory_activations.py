@@ -102,9 +102,21 @@ def waiting_head_per_microbatch(inputs: PlanInputs) -> FloatArray:
     T V / t elements, and T h / x, or with the input of the final norm what that keeps, where nothing is freed.
     Own count; torch's engine as run by `verify --memory`.
     """
-    whole = inputs.problem.framework.frees_in_input_gradient
-    hidden = layer_input_bytes(inputs) if whole else final_norm_bytes(inputs)
-    return hidden + inputs.problem.training.activation_bytes * inputs.tokens * inputs.logits_per_token
+    return (
+        waiting_norm_per_microbatch(inputs)
+        + inputs.problem.training.activation_bytes * inputs.tokens * inputs.logits_per_token
+    )
+
+
+def waiting_norm_per_microbatch(inputs: PlanInputs) -> FloatArray:
+    """Of `waiting_head_per_microbatch`, what the head keeps of its input, (plans,)."""
+    frees = inputs.problem.framework.frees_in_input_gradient
+    return layer_input_bytes(inputs) if frees else final_norm_bytes(inputs)
+
+
+def waiting_norm_bytes(inputs: PlanInputs) -> FloatArray:
+    """Of `waiting_head_bytes`, what the head keeps of its input: what was saved, no gradient."""
+    return by_plan(waiting_norm_per_microbatch(inputs)) * by_chunk(inputs.stages.chunk_head) * waiting_at(inputs)
 
 
 def final_norm_bytes(inputs: PlanInputs) -> FloatArray:

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
+from ppadvisor.verify.memory_parts import LOGITS, PARTS, SAVED, WAITING, WORK, Peak
 from ppadvisor.verify.torch_engine import torch_module
 
 torch: Any = torch_module()
 dispatch: Any = torch_module("torch.utils._python_dispatch")
 
-WORK = "work"
-"""What no other name fits: temporaries of a forward or a backward."""
-SAVED = "saved"
-"""Held by autograd for a backward; the name of a storage that has none of its own for as long as it is."""
-PARTS = (SAVED, "logits", "waiting", "receive", "sent", "outputs", WORK)
-"""Names of what comes and goes with the micro-batches."""
+GRADIENTS = "gradients"
+"""Of weights: they stay, and are not counted."""
 
 
 def storage_key(tensor: Any) -> int:
@@ -44,20 +41,10 @@ class Entry:
 
     @property
     def name(self) -> str:
-        """`logits` keep their name while they are saved, others are then `saved`."""
-        if self.saved and self.label != "logits":
+        """Logits keep their name while they are saved, others are then called so."""
+        if self.saved and self.label != LOGITS:
             return SAVED
         return self.label or WORK
-
-
-@dataclass
-class Peak:
-    """The most that was alive, and its parts."""
-
-    total: int = 0
-    parts: dict[str, int] = field(default_factory=dict)
-    during: str = ""
-    """The action and the operation in which it stood."""
 
 
 class Ledger(dispatch.TorchDispatchMode):  # type: ignore[misc] # torch may be missing, so it has no types here
@@ -71,13 +58,14 @@ class Ledger(dispatch.TorchDispatchMode):  # type: ignore[misc] # torch may be m
         self.without_gradient = list(parameters)
         self.is_logits = is_logits
         self.entries: dict[int, Entry] = {}
-        self.bytes = dict.fromkeys((*PARTS, "gradients"), 0)
+        self.bytes = dict.fromkeys((*PARTS, GRADIENTS), 0)
         self.total = 0
         self.saved_peak = 0
         self.peak = Peak()
         self.action = ""
+        self.in_loss = False
+        """Whether the output layer or the loss runs, or their backward has not yet come to a product of matrices."""
         self.backward = False
-        """Whether a backward runs: the gradients of weights that it makes are no logits, whatever their size."""
         self.waiting: Callable[[], Iterable[Any]] = tuple
         """The gradients that the step for the input gradient has put aside so far."""
         self._numbers = count()
@@ -85,15 +73,16 @@ class Ledger(dispatch.TorchDispatchMode):  # type: ignore[misc] # torch may be m
 
     def __torch_dispatch__(self, function: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = function(*args, **(kwargs or {}))
-        product = self.backward and ("mm" in function.__name__ or "embedding" in function.__name__)
+        if self.backward and "mm" in function.__name__:
+            self.in_loss = False
         for tensor in result if isinstance(result, tuple | list) else (result,):
             if isinstance(tensor, torch.Tensor):
-                self.add(tensor, product=product)
+                self.add(tensor)
         if self.total > self.peak.total:
             self._look(function.__name__)
         return result
 
-    def add(self, tensor: Any, *, product: bool = False) -> Entry | None:
+    def add(self, tensor: Any) -> Entry | None:
         """The entry of a tensor's storage, new if it is."""
         key = storage_key(tensor)
         if key in self.own:
@@ -101,7 +90,7 @@ class Ledger(dispatch.TorchDispatchMode):  # type: ignore[misc] # torch may be m
         entry = self.entries.get(key)
         if entry is None:
             storage = tensor.untyped_storage()
-            label = "logits" if not product and self.is_logits(tensor) else None
+            label = LOGITS if self.in_loss and self.is_logits(tensor) else None
             entry = self.entries[key] = Entry(storage.nbytes(), label)
             entry.reference = weakref.ref(storage, lambda _: self._gone(key))
             self._count(entry, entry.size)
@@ -141,7 +130,7 @@ class Ledger(dispatch.TorchDispatchMode):  # type: ignore[misc] # torch may be m
         if entry.reference is None:
             return
         self.bytes[entry.name] += change
-        if entry.label != "gradients":
+        if entry.label != GRADIENTS:
             self.total += change
 
     def _gone(self, key: int) -> None:
@@ -152,7 +141,7 @@ class Ledger(dispatch.TorchDispatchMode):  # type: ignore[misc] # torch may be m
     def _look(self, operation: str) -> None:
         """A peak, unless what is new turns out to be the gradient of a weight."""
         self._name_gradients()
-        self.name(self.waiting(), "waiting")
+        self.name(self.waiting(), WAITING)
         if self.total > self.peak.total:
             parts = {part: self.bytes[part] for part in PARTS}
             self.peak = Peak(self.total, parts, f"{self.action} {operation}".strip())
@@ -164,6 +153,5 @@ class Ledger(dispatch.TorchDispatchMode):  # type: ignore[misc] # torch may be m
             if parameter.grad is None:
                 missing.append(parameter)
             else:
-                # large ones may have been taken for logits, by their size
-                self.name([parameter.grad], "gradients", over=(None, "waiting", "logits"))
+                self.name([parameter.grad], GRADIENTS, over=(None, WAITING))
         self.without_gradient = missing

@@ -8,27 +8,26 @@ import numpy as np
 
 from ppadvisor.engine.inputs import FloatArray, PlanInputs
 from ppadvisor.engine.memory import TERMS
-from ppadvisor.engine.memory_activations import kept_losses_bytes, waiting_gradients_bytes
+from ppadvisor.engine.memory_activations import kept_losses_bytes, waiting_gradients_bytes, waiting_norm_bytes
 from ppadvisor.engine.memory_axes import MOMENTS
-from ppadvisor.engine.pipeline import Pipeline, held_bytes, pipeline_of
-from ppadvisor.engine.problem import Problem
+from ppadvisor.engine.pipeline import Pipeline, held_bytes
 from ppadvisor.engine.stash import Held, Stash, stash_of
-from ppadvisor.specs.plan import PlanSpec
+from ppadvisor.verify.memory_parts import LOGITS, OUTPUTS, PARTS, RECEIVE, SAVED, SENT, WAITING, WORK
 
 PART_OF_TERM = {
-    "saved_activations": "saved",
-    "waiting_activations": "saved",
-    "embedding_activations": "saved",
-    "head_activations": "saved",
-    "logits": "logits",
-    "waiting_head": "waiting",
-    "handoff_buffers": "receive",
-    "sent_outputs": "outputs",
-    "sent_gradients": "sent",
-    "recomputed_layer": "work",
-    "layer_backward_work": "work",
-    "output_weight_gradient": "work",
-    "embedding_gradient": "work",
+    "saved_activations": SAVED,
+    "waiting_activations": SAVED,
+    "embedding_activations": SAVED,
+    "head_activations": SAVED,
+    "logits": LOGITS,
+    "waiting_head": WAITING,
+    "handoff_buffers": RECEIVE,
+    "sent_outputs": OUTPUTS,
+    "sent_gradients": SENT,
+    "recomputed_layer": WORK,
+    "layer_backward_work": WORK,
+    "output_weight_gradient": WORK,
+    "embedding_gradient": WORK,
 }
 """The part that each term of the micro-batches is in; terms with two parts are told apart below."""
 
@@ -46,7 +45,7 @@ class RankPredicted:
 def predicted_parts(inputs: PlanInputs) -> dict[str, FloatArray]:
     """Bytes of each part at each moment, (stages, moments)."""
     shape = (inputs.stages.count.shape[1], len(MOMENTS))
-    parts = {part: np.zeros(shape) for part in sorted({*PART_OF_TERM.values()})}
+    parts = {part: np.zeros(shape) for part in PARTS}
 
     def of(values: FloatArray) -> FloatArray:
         return np.asarray(np.broadcast_to(values.sum(axis=2), (1, *shape))[0])
@@ -54,9 +53,14 @@ def predicted_parts(inputs: PlanInputs) -> dict[str, FloatArray]:
     for name, term in TERMS:
         if name in PART_OF_TERM:
             parts[PART_OF_TERM[name]] = parts[PART_OF_TERM[name]] + of(term(inputs))
-    for part, moved in (("waiting", waiting_gradients_bytes(inputs)), ("logits", kept_losses_bytes(inputs))):
-        parts["saved"] = parts["saved"] - of(moved)
-        parts[part] = parts[part] + of(moved)
+    # what is in a term of another part: (from, to, bytes)
+    for source, target, moved in (
+        (SAVED, WAITING, waiting_gradients_bytes(inputs)),
+        (SAVED, LOGITS, kept_losses_bytes(inputs)),
+        (WAITING, SAVED, waiting_norm_bytes(inputs)),
+    ):
+        parts[source] = parts[source] - of(moved)
+        parts[target] = parts[target] + of(moved)
     return parts
 
 
@@ -68,12 +72,11 @@ def saved_peaks(pipeline: Pipeline) -> list[float]:
     assert pipeline.orders is not None
     stash = stash_of(pipeline.orders, one, np.zeros_like(saved), inputs.stages.chunk_head[0])
     most = replace(inputs, stash=Stash(*(held.each(lambda values: values[None]) for held in (stash.at_peak,) * 2)))
-    return [float(peak) for peak in predicted_parts(most)["saved"].max(axis=1)]
+    return [float(peak) for peak in predicted_parts(most)[SAVED].max(axis=1)]
 
 
-def predict_ranks(problem: Problem, plan: PlanSpec) -> list[RankPredicted]:
+def predict_ranks(pipeline: Pipeline) -> list[RankPredicted]:
     """Every rank at its highest moment, as `explain` sees it but for weights, gradients and optimizer states."""
-    pipeline = pipeline_of(problem, plan)
     parts = predicted_parts(pipeline.inputs)
     highest = np.argmax(sum(parts.values()), axis=1)
     saved = saved_peaks(pipeline)

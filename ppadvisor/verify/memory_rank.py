@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from ppadvisor import schedules
+from ppadvisor.engine.pipeline import Pipeline
 from ppadvisor.engine.problem import Problem
+from ppadvisor.frameworks.torchtitan.operations import TORCH_NAMES, operations
 from ppadvisor.specs.plan import PlanSpec
 from ppadvisor.verify.layers import Shard, element_type, on_meta, torch
 from ppadvisor.verify.layers_stage import LOSSES, StageModule, StageSizes
-from ppadvisor.verify.memory_ledger import Ledger, Peak
+from ppadvisor.verify.memory_ledger import Ledger
+from ppadvisor.verify.memory_parts import OUTPUTS, RECEIVE, SAVED, SENT, WAITING, RankMeasured
 from ppadvisor.verify.torch_engine import torch_module
+from ppadvisor.verify.torch_orders import schedule_on
 
 pipelining: Any = torch_module("torch.distributed.pipelining")
 torch_schedules: Any = torch_module("torch.distributed.pipelining.schedules")
@@ -23,29 +25,7 @@ torch_backward: Any = torch_module("torch.distributed.pipelining._backward")
 distributed: Any = torch_module("torch.distributed")
 STATIC: Any = torch_module("torch.distributed.pipelining._utils").InferenceMode.STATIC
 
-CLASSES = {
-    "none": "1F1B",
-    "gpipe": "GPipe",
-    "1f1b": "1F1B",
-    "interleaved-1f1b": "Interleaved1F1B",
-    "looped-bfs": "LoopedBFS",
-    "interleaved-zero-bubble": "InterleavedZeroBubble",
-    "zb-v": "ZBVZeroBubble",
-    "dualpipev": "DualPipeV",
-}
-ONE_STAGE = ("none", "gpipe", "1f1b")
 META = torch.device("meta")
-
-
-@dataclass(frozen=True)
-class RankMeasured:
-    """What one rank held."""
-
-    rank: int
-    peak: Peak
-    saved_peak_bytes: int
-    left_bytes: int
-    """Saved for a backward after the step."""
 
 
 @contextmanager
@@ -116,12 +96,19 @@ def pipeline_stage(problem: Problem, plan: PlanSpec, stage: int) -> Any:
     )
 
 
-def schedule_of(problem: Problem, plan: PlanSpec, stages: list[Any]) -> Any:
-    """Torch's own class for the schedule."""
+def torch_schedule(pipeline: Pipeline, stages: list[Any]) -> Any:
+    """Torch's own class for the schedule, or its list-driven runtime with our order."""
+    plan, problem = pipeline.plan, pipeline.inputs.problem
     loss = LOSSES[problem.training.loss or problem.framework.default_loss]
-    of = torch_schedules.get_schedule_class(CLASSES[plan.schedule])
-    given = stages[0] if plan.schedule in ONE_STAGE else stages
-    schedule = of(given, plan.num_microbatches, loss_fn=loss, scale_grads=False)
+    options = {"loss_fn": loss, "scale_grads": False}
+    if plan.schedule in TORCH_NAMES:
+        schedule = schedule_on(stages, plan.schedule, plan.num_microbatches, **options)
+    else:
+        schedule = torch_schedules._PipelineScheduleRuntime(stages, plan.num_microbatches, **options)
+        placement = pipeline.schedule.placement(plan.pipeline_parallel, plan.virtual_stages)
+        words = map(operations, pipeline.orders or (), placement)
+        read = torch_schedules._Action.from_str
+        schedule._prepare_schedule_with_comms({rank: [read(word) for word in row] for rank, row in enumerate(words)})
     schedule._warmup_p2p = _shapes_are_known
     return schedule
 
@@ -137,6 +124,8 @@ class Watch:
 
     def __init__(self, stage: Any, ledger: Ledger) -> None:
         self.stage, self.ledger, self.started = stage, ledger, False
+        if stage.submod.head is not None:
+            stage.submod.head.register_forward_pre_hook(self._loss_begins)
         self._around("forward_one_chunk", self.forward)
         self._around("backward_one_chunk", self.backward)
         self._around("backward_weight_one_chunk", self.weight)
@@ -154,7 +143,7 @@ class Watch:
         self._begin("F", microbatch)
         with torch.autograd.graph.saved_tensors_hooks(self.ledger.pack, lambda tensor: tensor):
             output = inner(microbatch, *inputs, **options)
-        self.ledger.name(self.stage.fwd_cache[microbatch][0], "outputs")
+        self.ledger.name(self.stage.fwd_cache[microbatch][0], OUTPUTS)
         return output
 
     def backward(self, inner: Any, microbatch: int, **options: Any) -> None:
@@ -162,10 +151,10 @@ class Watch:
         self._begin("B" if full else "I", microbatch)
         with groups_put_aside(self.ledger, self.stage, microbatch):
             inner(microbatch, **options)
-        self.ledger.name(put_aside(self.stage.backward_state), "waiting")
+        self.ledger.name(put_aside(self.stage.backward_state), WAITING)
         self._end()
         infos = () if self.stage.is_first else self.stage.args_recv_info[microbatch]
-        self.ledger.name((info.buffer.grad for info in infos if info.buffer.grad is not None), "sent")
+        self.ledger.name((info.buffer.grad for info in infos if info.buffer.grad is not None), SENT)
 
     def weight(self, inner: Any, microbatch: int, **options: Any) -> None:
         self._begin("W", microbatch)
@@ -179,6 +168,10 @@ class Watch:
     def _begin(self, kind: str, microbatch: int) -> None:
         self.ledger.action = f"{self.stage.stage_index}{kind}{microbatch}"
         self.ledger.backward = kind != "F"
+        self.ledger.in_loss = self.stage.is_last and kind in ("B", "I")
+
+    def _loss_begins(self, *_: Any) -> None:
+        self.ledger.in_loss = True
 
     def _end(self) -> None:
         self.ledger.backward = False
@@ -187,7 +180,7 @@ class Watch:
         infos = (*self.stage.args_recv_info.values(), *self.stage.grad_recv_info.values())
         buffers = (getattr(info, "buffer", None) for of_one in infos for info in of_one)
         held = (buffer for buffer in buffers if buffer is not None)
-        self.ledger.name(held, "receive", over=(None, "outputs", "sent", "waiting"))
+        self.ledger.name(held, RECEIVE, over=(None, OUTPUTS, SENT, WAITING))
 
 
 def put_aside(states: dict[int, Any]) -> Iterator[Any]:
@@ -221,26 +214,29 @@ def groups_put_aside(ledger: Ledger, stage: Any, microbatch: int) -> Iterator[No
         ledger.waiting = tuple
 
 
-def measure_rank(problem: Problem, plan: PlanSpec, rank: int) -> RankMeasured:
+def measure_rank(pipeline: Pipeline, rank: int) -> RankMeasured:
     """One step of this rank."""
-    p, training = plan.pipeline_parallel, problem.training
-    placement = schedules.get(plan.schedule).placement(p, plan.virtual_stages).tolist()[rank]
-    with rank_of(rank, p):
-        stages = [pipeline_stage(problem, plan, stage) for stage in placement]
-        modules = [stage.submod for stage in stages]
-        parameters = [parameter for module in modules for parameter in module.parameters()]
-        constants = [constant for module in modules for constant in module.buffers()]
-        vocab = stored_vocab(problem, plan)
-        logits = plan.micro_batch_size * training.sequence_length * vocab // plan.tensor_parallel
-        has_head = any(stage.is_last for stage in stages)
-        ledger = Ledger([*parameters, *constants], parameters, lambda x: has_head and x.numel() == logits)
+    problem, plan = pipeline.inputs.problem, pipeline.plan
+    held = pipeline.schedule.placement(plan.pipeline_parallel, plan.virtual_stages).tolist()[rank]
+    with rank_of(rank, plan.pipeline_parallel):
+        stages = [pipeline_stage(problem, plan, stage) for stage in held]
+        ledger = ledger_of(problem, plan, [stage.submod for stage in stages])
         for stage in stages:
             Watch(stage, ledger)
-        schedule = schedule_of(problem, plan, stages)
-        shape = (plan.num_microbatches * plan.micro_batch_size, training.sequence_length)
-        tokens = torch.empty(shape, dtype=torch.int64, device="meta")
+        schedule = torch_schedule(pipeline, stages)
+        shape = (plan.num_microbatches * plan.micro_batch_size, problem.training.sequence_length)
+        tokens = torch.empty(shape, dtype=torch.int64, device=META)
         given = [tokens] if any(stage.is_first for stage in stages) else []
-        wanted = {"target": tokens} if has_head else {}
+        wanted = {"target": tokens} if any(stage.is_last for stage in stages) else {}
         with ledger:
             schedule.step(*given, return_outputs=False, **wanted)
-        return RankMeasured(rank, ledger.peak, ledger.saved_peak, ledger.bytes["saved"])
+        return RankMeasured(rank, ledger.peak, ledger.saved_peak, ledger.bytes[SAVED])
+
+
+def ledger_of(problem: Problem, plan: PlanSpec, modules: list[Any]) -> Ledger:
+    """A ledger that leaves out what modules have, and knows logits by their size and moment."""
+    parameters = [parameter for module in modules for parameter in module.parameters()]
+    constants = [constant for module in modules for constant in module.buffers()]
+    tokens = plan.micro_batch_size * problem.training.sequence_length
+    logits = tokens * stored_vocab(problem, plan) // plan.tensor_parallel
+    return Ledger([*parameters, *constants], parameters, lambda tensor: tensor.numel() == logits)
