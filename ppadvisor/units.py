@@ -92,6 +92,24 @@ def parse_duration(text: str, what: str = "time") -> float:
     return float(_quantity(text, what, _DURATION_UNITS, examples, zero=True))
 
 
+def parse_hourly(text: str, what: str = "price") -> float:
+    """Money for an hour: `2.50/h`."""
+    return float(_quantity(text, what, {"/h": Fraction(1)}, "a price for one GPU and hour such as 2.50/h"))
+
+
+def parse_tolerance(text: str, what: str = "tolerance") -> float:
+    """A share that may be none, or above one where it says so in percent: `0.02`, `2%`, `150%`, `0`.
+
+    >>> parse_tolerance("2%"), parse_tolerance("0")
+    (0.02, 0.0)
+    """
+    examples = "a share such as 0.02 or 2% (one above 1 in percent), 0"
+    value = _quantity(text, what, {"": Fraction(1), "%": Fraction(1, 100)}, examples, zero=True)
+    if value >= 1 and not text.strip().endswith("%"):
+        raise _refused(text, what, "may be meant in percent", examples)
+    return float(value)
+
+
 def parse_fraction(text: str, what: str = "fraction") -> float:
     """A share in (0, 1]: `0.9`, `90%` or `9/10`."""
     return float(parse_exact_fraction(text, what))

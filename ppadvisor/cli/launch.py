@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ppadvisor.cli.check import NEWER_THAN_HOPPER
 from ppadvisor.cli.chosen import naming, note, plan_of_file
+from ppadvisor.cli.configurations import NEWER_THAN_HOPPER
 from ppadvisor.cli.options import OneOf
 from ppadvisor.cli.output import write
 from ppadvisor.errors import EXIT_OK, InputError, RefusedError

@@ -26,6 +26,7 @@ COMMANDS = (
     Command("plan", "ppadvisor.cli.plan", "Rank (p, m, schedule) for a model on a cluster."),
     Command("explain", "ppadvisor.cli.explain", "Every term of one plan, with its formula."),
     Command("check", "ppadvisor.cli.check", "A trainer's own configuration: its rules, memory, time, gates."),
+    Command("diff", "ppadvisor.cli.diff", "What a change of a configuration does to memory, time and cost."),
     Command("launch", "ppadvisor.cli.launch", "A saved plan as the options that start Megatron-LM."),
     Command("sweep", "ppadvisor.cli.sweep", "The best plan at each point of a grid."),
     Command("timeline", "ppadvisor.cli.timeline", "Who works when: picture, idle time, trace."),

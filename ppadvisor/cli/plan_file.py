@@ -11,7 +11,7 @@ from pydantic import BaseModel, ValidationError
 
 from ppadvisor.errors import InputError
 from ppadvisor.search.results import ProblemEcho
-from ppadvisor.specs.files import read_mapping
+from ppadvisor.specs.files import read_mapping, read_text
 from ppadvisor.specs.plan import PlanSpec
 from ppadvisor.specs.validation import describe_problem
 from ppadvisor.specs.version import FORMAT_VERSION
@@ -36,7 +36,7 @@ class SavedPlan:
 
 def read_saved_plan(reference: str) -> SavedPlan:
     """The plan of this rank, the first unless said; where none fits, the nearest miss. InputError for anything else."""
-    path, rank = _path_and_rank(reference)
+    path, rank = path_and_rank(reference)
     document = read_mapping(path, ".json", MAX_PLAN_FILE_BYTES)
     _check_form(document, path)
     problem = _record(ProblemEcho, document["problem"], f"{path}: problem")
@@ -46,7 +46,17 @@ def read_saved_plan(reference: str) -> SavedPlan:
     return SavedPlan(problem, plan, missed, document["model_version"])
 
 
-def _path_and_rank(reference: str) -> tuple[Path, int | None]:
+def holds_plans(reference: str) -> bool:
+    """Whether this is `FILE#2` or a file of JSON that we wrote. InputError where there is no such text."""
+    path = Path(reference)
+    if "#" in path.name and not path.exists():
+        return True
+    text = read_text(path, MAX_PLAN_FILE_BYTES)
+    return text.lstrip()[:1] == "{" and '"format_version"' in text and '"model_version"' in text
+
+
+def path_and_rank(reference: str) -> tuple[Path, int | None]:
+    """The file and the rank that a reference names, None where it names none."""
     name, hash_sign, rank = reference.rpartition("#")
     if not hash_sign:
         return Path(reference), None

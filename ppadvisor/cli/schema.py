@@ -38,6 +38,7 @@ def _output(kind: str) -> Schema:
     from ppadvisor.report.timeline_document import TimelineAnswer
     from ppadvisor.search.check_results import CheckReport
     from ppadvisor.search.compare import Comparison
+    from ppadvisor.search.diff_results import DiffReport
     from ppadvisor.search.explain import ExplainAnswer, NothingToExplain
     from ppadvisor.search.results import PlanReport
     from ppadvisor.search.sweep import SweepReport
@@ -47,6 +48,7 @@ def _output(kind: str) -> Schema:
         "plan": PlanReport,
         "explain": ExplainAnswer,
         "check": CheckReport,
+        "diff": DiffReport,
         "comparison": Comparison | NothingToExplain,
         "sweep": SweepReport,
         "timeline": TimelineAnswer,
@@ -116,6 +118,7 @@ KINDS: dict[str, Callable[[str], Schema]] = {
     "plan": _output,
     "explain": _output,
     "check": _output,
+    "diff": _output,
     "comparison": _output,
     "sweep": _output,
     "timeline": _output,
@@ -137,8 +140,8 @@ KINDS: dict[str, Callable[[str], Schema]] = {
 def command(kind: str, output: Path | None) -> None:
     """JSON Schema of a document; without KIND that of what `plan --format json` prints.
 
-    plan, explain, check, comparison (explain of two plans), sweep, timeline, validate, calibration and verification are
-    outputs; job is the job file; model, gpu, cluster and training are the specifications as the outputs repeat them,
+    plan, explain, check, diff, comparison (explain of two plans), sweep, timeline, validate, calibration and verification
+    are outputs; job is the job file; model, gpu, cluster and training are the specifications as the outputs repeat them,
     model and cluster also as a TOML file of one's own; record is a line of a file that validate and calibrate read.
     """
     from ppadvisor.report.json_ import dump_json

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import importlib
+from pathlib import Path
+from typing import NamedTuple, cast
 
-from ppadvisor.errors import unknown_name
+from ppadvisor.errors import InputError, unknown_name
+from ppadvisor.frameworks.configuration import Reader
 from ppadvisor.frameworks.logs import LogFormat
 from ppadvisor.frameworks.profile import FrameworkProfile
 
@@ -17,8 +20,21 @@ FRAMEWORKS: dict[str, str] = {
     "generic": "ppadvisor.frameworks.generic",
 }
 
-READERS: dict[str, str] = {"megatron": "ppadvisor.frameworks.megatron.config"}
-"""Frameworks whose configuration files are read: each module offers `Given` and `read(path, given)`."""
+
+class Read(NamedTuple):
+    """One line of READERS."""
+
+    module: str
+    """Offers what `configuration.Reader` says."""
+    form: str
+    """What its files are, for a person."""
+
+
+READERS: dict[str, Read] = {
+    "megatron": Read("ppadvisor.frameworks.megatron.config", "a shell script or YAML with options of Megatron-LM"),
+}
+"""Frameworks whose configuration files are read, in the order in which they are asked whether a file is theirs: last
+stands Megatron-LM, whose names of options others use too."""
 WRITERS: dict[str, str] = {"megatron": "ppadvisor.frameworks.megatron.launch"}
 """Frameworks whose launch scripts are written: each module offers `launch(model, training, plan, cluster)`."""
 LOGS: tuple[str, ...] = ("megatron", "torchtitan", "deepspeed")
@@ -37,6 +53,22 @@ def get(framework: str) -> FrameworkProfile:
         raise unknown_name("framework", framework, FRAMEWORKS)
     profile: FrameworkProfile = importlib.import_module(FRAMEWORKS[framework]).PROFILE
     return profile
+
+
+def reader(framework: str) -> Reader:
+    """The reader of a framework's configuration files; one without is an InputError with the nearest name."""
+    if framework not in READERS:
+        raise unknown_name("framework", framework, READERS)
+    return cast(Reader, importlib.import_module(READERS[framework].module))
+
+
+def recognised(path: Path, text: str) -> str:
+    """The framework whose configuration this is. InputError with all forms that are read where it is nobody's."""
+    for name in READERS:
+        if reader(name).recognises(path, text):
+            return name
+    forms = ", or ".join(f"{one.form} (--framework {name})" for name, one in READERS.items())
+    raise InputError(f"{path}: no configuration that is known here; needs {forms}")
 
 
 def who_runs(schedule: str) -> tuple[str, ...]:

@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import Enum
+from pathlib import Path
+from typing import Protocol
 
 from ppadvisor.specs.model import ModelSpec
 from ppadvisor.specs.plan import PlanSpec
 from ppadvisor.specs.training import TrainingSpec
+
+
+@dataclass(frozen=True)
+class Given:
+    """What the user says beside the file."""
+
+    num_gpus: int | None = None
+    vocab_size: int | None = None
+    variables: Mapping[str, str] = field(default_factory=dict)
+    """Of the script's environment."""
+    one_connection: bool = True
+    """Whether the GPUs need CUDA_DEVICE_MAX_CONNECTIONS=1, as all up to Hopper do."""
 
 
 class Outcome(Enum):
@@ -57,6 +72,16 @@ class Launch:
 
 
 @dataclass(frozen=True)
+class Said:
+    """The value of an option as the file says it."""
+
+    value: str
+    line: int | None
+    says: str | None = None
+    """The field of plan, training run or model that it decides; None where it decides none of them."""
+
+
+@dataclass(frozen=True)
 class Configuration:
     """A trainer's configuration in our words."""
 
@@ -74,7 +99,9 @@ class Configuration:
     plan: PlanSpec | None
     """None where the options make no plan."""
     places: dict[str, tuple[str, int | None]]
-    """Field of the plan -> (option to change, line where its value stands)."""
+    """Field of the plan, training run or model -> (option to change, line where its value stands)."""
+    options: Mapping[str, Said] = field(default_factory=dict)
+    """All that the file says, modelled or not, by the trainer's own names."""
 
     @property
     def accepted(self) -> bool:
@@ -85,3 +112,13 @@ class Configuration:
     def legal(self) -> bool:
         """Accepted, and it will run and train the model that was asked for."""
         return not self.broken
+
+
+class Reader(Protocol):
+    """What a module of `READERS` offers."""
+
+    def recognises(self, path: Path, text: str) -> bool:
+        """Whether a file is one of this trainer's, by its name and text; never an error. A pipe's name says nothing."""
+
+    def read(self, path: Path, given: Given) -> Configuration:
+        """Read a file. InputError for what cannot be read, or not be known."""

@@ -59,9 +59,13 @@ def too_much(report: CheckReport) -> Finding:
     """At the line that the smallest change to what fits would change."""
     assert report.estimate is not None
     line = report.change.line if report.change is not None else None
-    memory = report.estimate.memory
-    verdict = memory.verdict.replace("_", " ")
-    return Finding(MEMORY, "error", f"memory: {verdict}", memory_text(memory) + _instead(report.change), line)
+    return no_room(report.estimate.memory, line, _instead(report.change))
+
+
+def no_room(memory: PlanMemory, line: int | None, more: str = "") -> Finding:
+    """A peak that is beyond the limit, or may be beyond the card."""
+    title = f"memory: {memory.verdict.replace('_', ' ')}"
+    return Finding(MEMORY, "error", title, memory_text(memory) + more, line)
 
 
 def memory_text(memory: PlanMemory) -> str:

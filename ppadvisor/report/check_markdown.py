@@ -26,30 +26,31 @@ MARKUP = re.compile(r"[&<\\`*\[~@#]")
 
 def render(report: CheckReport) -> str:
     """Marker, checks, memory of the stages, plans, notices."""
-    file = relative(report.file)
-    title = f"ppadvisor check: {_text(file)}"
-    blocks = [f"<!-- ppadvisor check: {_in_comment(file)} -->\n", _table(CHECKS, _checks(report), title)]
+    file = relative(report.subject)
+    title = f"ppadvisor check: {plain(file)}"
+    blocks = [f"<!-- ppadvisor check: {in_comment(file)} -->\n", table(CHECKS, _checks(report), title)]
     if report.estimate is not None:
         memory = report.estimate.memory
         rows = (
             {**stage.model_dump(), "of_capacity": stage.total_bytes / memory.capacity_bytes} for stage in memory.stages
         )
-        blocks.append(_table(STAGES, rows))
-    lines = "".join(f"- {_text(line)}\n" for line in chain(_plans(report), _notices(report)))
+        blocks.append(table(STAGES, rows))
+    lines = "".join(f"- {plain(line)}\n" for line in chain(_plans(report), _notices(report)))
     return "\n".join(block for block in (*blocks, lines) if block)
 
 
-def _in_comment(text: str) -> str:
+def in_comment(text: str) -> str:
     """Nothing in the name of a file ends the comment: it holds neither `--` nor a new line."""
     return " ".join(text.split()).replace("--", "-\u200b-").replace(">", "&gt;")
 
 
-def _text(text: str) -> str:
+def plain(text: str) -> str:
     """Nothing of a message is markup: no tag, link, mention or new line."""
     return MARKUP.sub(lambda sign: f"&#{ord(sign[0])};", " ".join(text.split()))
 
 
-def _table(columns: tuple[Column, ...], rows: Iterable[Row], title: str = "") -> str:
+def table(columns: tuple[Column, ...], rows: Iterable[Row], title: str = "") -> str:
+    """A table with its title in bold."""
     return render_table(RowTable(columns, list(rows), title), View())
 
 
@@ -69,7 +70,7 @@ def _checks(report: CheckReport) -> Iterator[Row]:
 
 
 def _row(passed: bool, check: str, value: str, limit: str = "") -> Row:
-    return {"mark": "✓" if passed else "✗", "check": _text(check), "value": _text(value), "limit": _text(limit)}
+    return {"mark": "✓" if passed else "✗", "check": plain(check), "value": plain(value), "limit": plain(limit)}
 
 
 def _plans(report: CheckReport) -> Iterator[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import PurePath
 from typing import Any
 from urllib.parse import quote
@@ -16,10 +16,14 @@ SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sar
 
 
 def render(report: CheckReport) -> str:
+    """A log of what was found."""
+    return log(list(findings(report)), report.file)
+
+
+def log(found: Sequence[Finding], file: str) -> str:
     """One run: a result for each finding, a rule for each that has a result."""
-    found = list(findings(report))
     rules = list(dict.fromkeys(finding.rule for finding in found))
-    uri = _uri(relative(report.file))
+    uri = _uri(relative(file))
     driver = {"name": "ppadvisor", "version": ppadvisor.__version__, "rules": [_rule(name, found) for name in rules]}
     results = [_result(finding, rules.index(finding.rule), uri) for finding in found]
     run = {"tool": {"driver": driver}, "columnKind": "unicodeCodePoints", "results": results}

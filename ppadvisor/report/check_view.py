@@ -34,7 +34,7 @@ def render_check(report: CheckReport, format: str, *, width: int, color: bool) -
         return str(import_module(CHECK_FORMATS[format]).render(report))
     blocks = [
         list(_verdict(report)),
-        [line for rule in report.rules for line in _rule(rule)],
+        [line for rule in report.rules for line in rule_lines(rule)],
         list(_estimate(report)),
         _stages(report, width, color=color),
         list(_better(report)),
@@ -44,21 +44,22 @@ def render_check(report: CheckReport, format: str, *, width: int, color: bool) -
     return join_blocks(blocks, "text", width)
 
 
-def _mark(passed: bool) -> str:
+def mark(passed: bool) -> str:
+    """✓ or ✗."""
     return "✓" if passed else "✗"
 
 
 def _verdict(report: CheckReport) -> Iterator[str]:
-    yield f"{report.file}: {report.framework} on {report.num_gpus} GPUs"
+    yield f"{report.subject}: {report.framework} on {report.num_gpus} GPUs"
     accepted = "accepts" if report.accepted_by_framework else "refuses"
-    yield f"{_mark(report.accepted_by_framework)} {report.framework} {accepted} it at start-up"
+    yield f"{mark(report.accepted_by_framework)} {report.framework} {accepted} it at start-up"
     if report.accepted_by_framework:
         runs = "runs and trains what was asked for" if report.legal else "does not run, or not as asked for"
-        yield f"{_mark(report.legal)} it {runs}"
+        yield f"{mark(report.legal)} it {runs}"
     if report.estimate is not None:
         memory = report.estimate.memory
         yield (
-            f"{_mark(memory.fits)} {memory.verdict.replace('_', ' ')}: {memory_text(memory)} "
+            f"{mark(memory.fits)} {memory.verdict.replace('_', ' ')}: {memory_text(memory)} "
             f"(conservative {format_bytes_gib(memory.conservative_bytes)})"
         )
 
@@ -67,7 +68,8 @@ def _place(one: BrokenRule | Notice) -> str:
     return f"{one.file}:{one.line}: " if one.line is not None else ""
 
 
-def _rule(rule: BrokenRule) -> Iterator[str]:
+def rule_lines(rule: BrokenRule) -> Iterator[str]:
+    """A broken rule with its place, and what to change."""
     yield f"✗ {_place(rule)}{rule.message} [{rule.rule}, {OUTCOMES[rule.outcome]}]"
     if rule.flags:
         yield f"    change: {', '.join(rule.flags)}"
@@ -125,4 +127,4 @@ def _better(report: CheckReport) -> Iterator[str]:
 
 def _gate(gate: GateResult) -> str:
     measured = "nothing to measure" if gate.measured is None else f"{gate.measured:.4g}"
-    return f"{_mark(gate.passed)} {gate.gate}: {measured}"
+    return f"{mark(gate.passed)} {gate.gate}: {measured}"

@@ -22,7 +22,7 @@ BAR_WIDTH = 16
 Rows = list[dict[str, Any]]
 
 
-def _signed(show: Callable[[float], str], value: float) -> str:
+def signed(show: Callable[[float], str], value: float) -> str:
     """`+1.20 s`, `-554 ms`; what reads as nothing is `0`."""
     text = show(abs(value))
     return f"{'+' if value > 0 else '-'}{text}" if any(digit in text for digit in "123456789") else "0"
@@ -58,7 +58,7 @@ PARTS = (
     Column("name", "part", words, justify="left"),
     Column("a_s", "A", format_seconds),
     Column("b_s", "B", format_seconds),
-    Column("difference_s", "B - A", partial(_signed, format_seconds)),
+    Column("difference_s", "B - A", partial(signed, format_seconds)),
     Column("bar_a", "A", justify="left", derive=partial(_bar, "a_s")),
     Column("bar_b", "B", justify="left", derive=partial(_bar, "b_s")),
 )
@@ -73,7 +73,7 @@ TERMS = (
     Column("name", "term", words, justify="left"),
     Column("a_bytes", "A [GiB]", fine_gib),
     Column("b_bytes", "B [GiB]", fine_gib),
-    Column("difference_bytes", "B - A", partial(_signed, fine_gib)),
+    Column("difference_bytes", "B - A", partial(signed, fine_gib)),
 )
 CSV = tuple(
     Column(key, key)

@@ -18,3 +18,13 @@ CHECK_FORMATS: dict[str, str] = {
     "sarif": "ppadvisor.report.check_sarif",
 }
 """Those of `check`, which is no table."""
+
+DIFF_FORMATS: dict[str, str] = {
+    "text": "ppadvisor.report.diff_view",
+    "json": "ppadvisor.report.diff_view",
+    "markdown": "ppadvisor.report.diff_markdown",
+    "github": "ppadvisor.report.diff_github",
+    "junit": "ppadvisor.report.diff_junit",
+    "sarif": "ppadvisor.report.diff_sarif",
+}
+"""Those of `diff`, the same ones."""

@@ -5,23 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ppadvisor import frameworks
-from ppadvisor.engine.evaluate import estimate_plan
 from ppadvisor.engine.problem import Problem
 from ppadvisor.engine.results import PlanEstimate
-from ppadvisor.engine.tables import table_of
 from ppadvisor.errors import InputError
 from ppadvisor.frameworks.configuration import Configuration
-from ppadvisor.search.api import DEFAULT_MARGIN, make_problem
-from ppadvisor.search.check_results import BrokenRule, CheckReport, Notice, PlanChange
-from ppadvisor.search.constraints import legal_plans
+from ppadvisor.search.check_results import CheckReport, PlanChange
 from ppadvisor.search.gates import Gate
+from ppadvisor.search.judge import Subject, estimate_of, judgement
 from ppadvisor.search.levers import best_move, with_sequence_parallel
 from ppadvisor.search.pins import Pins
 from ppadvisor.search.ranking import rank
 from ppadvisor.search.shortlist import best_estimates
-from ppadvisor.specs.assumptions import Assumptions
-from ppadvisor.specs.cluster import ClusterSpec
 from ppadvisor.specs.plan import PlanSpec
 
 WORDS = {
@@ -53,81 +47,28 @@ class Judged:
         return max(0.0, self.estimate.time.step_time_s / self.best.time.step_time_s - 1)
 
 
-def check(
-    configuration: Configuration,
-    cluster: ClusterSpec | None,
-    *,
-    gates: Sequence[Gate] = (),
-    margin: float = DEFAULT_MARGIN,
-    assumptions: Assumptions | None = None,
-) -> CheckReport:
-    """Judge a configuration on a cluster; without one only its rules.
+def check(subject: Subject, *, gates: Sequence[Gate] = ()) -> CheckReport:
+    """Judge a configuration on its machines; without any only its rules.
 
     InputError where a gate asks for what is not there, and for what `plan` refuses.
     """
-    problem = _problem(configuration, cluster, assumptions)
-    if gates and problem is None and configuration.legal:
-        missing = [remark.message for remark in configuration.remarks if remark.kind == "missing"]
-        raise InputError(f"--gate needs an estimate: {missing[0] if missing else 'give --gpu or --cluster'}")
-    judged = Judged() if problem is None else _judged(configuration, problem, margin)
-    estimate = judged.estimate
+    problem = subject.problem()
+    if gates and problem is None and subject.configuration.legal:
+        raise InputError(f"--gate needs an estimate: {subject.missing()}")
+    judged = Judged() if problem is None else _judged(subject, problem)
     return CheckReport(
-        file=configuration.file,
-        framework=configuration.framework,
-        framework_version=frameworks.get(configuration.framework).source,
-        accepted_by_framework=configuration.accepted,
-        legal=configuration.legal,
-        rules=_rules(configuration),
-        rules_judged=configuration.judged,
-        notices=_notices(configuration),
-        num_gpus=configuration.num_gpus,
-        model=configuration.model,
-        cluster=cluster,
-        training=configuration.training,
-        plan=configuration.plan,
-        fits=None if estimate is None else estimate.memory.fits,
-        estimate=estimate,
+        **dict(judgement(subject, judged.estimate)),
         best=judged.best,
         best_needs=judged.best_needs,
         regret_fraction=judged.regret,
         change=judged.change,
-        gates=tuple(gate.result(estimate, judged.regret) for gate in gates),
+        gates=tuple(gate.result(judged.estimate, judged.regret) for gate in gates),
     )
 
 
-def _rules(configuration: Configuration) -> tuple[BrokenRule, ...]:
-    return tuple(
-        BrokenRule.model_validate(
-            {**vars(broken), "outcome": broken.outcome.value, "file": configuration.file}, strict=False
-        )
-        for broken in configuration.broken
-    )
-
-
-def _notices(configuration: Configuration) -> tuple[Notice, ...]:
-    return tuple(Notice.model_validate({**vars(one), "file": configuration.file}) for one in configuration.remarks)
-
-
-def _problem(
-    configuration: Configuration, cluster: ClusterSpec | None, assumptions: Assumptions | None
-) -> Problem | None:
-    """The problem that the configuration poses, None where a part is missing or Megatron would refuse it too."""
-    model, training = configuration.model, configuration.training
-    if model is None or training is None or cluster is None:
-        return None
-    try:
-        return make_problem(model, cluster, training, assumptions)
-    except InputError:
-        if not configuration.accepted:
-            return None  # said in the broken rules
-        raise
-
-
-def _judged(configuration: Configuration, problem: Problem, margin: float) -> Judged:
-    plan = configuration.plan
-    estimate = None
-    if plan is not None and _runs(problem, plan):
-        estimate = estimate_plan(problem, plan, margin=margin)
+def _judged(subject: Subject, problem: Problem) -> Judged:
+    configuration, margin = subject.configuration, subject.margin
+    estimate = estimate_of(subject, problem)
     best = _best(problem, estimate, margin)
     adds = best is not None and best is not estimate and best.plan.tensor_parallel > 1
     needs = (configuration.places["sequence_parallel"][0],) if adds and not problem.training.sequence_parallel else ()
@@ -153,12 +94,6 @@ def _change(configuration: Configuration, problem: Problem, estimate: PlanEstima
         peak_bytes=after.memory.peak_bytes,
         gain_fraction=1 - after.time.step_time_s / estimate.time.step_time_s if estimate.memory.fits else None,
     )
-
-
-def _runs(problem: Problem, plan: PlanSpec) -> bool:
-    """Whether the formulas hold for the plan: what breaks a rule of sizes has no estimate."""
-    plans, _, _ = legal_plans(problem, table_of(plan))
-    return len(plans) == 1
 
 
 def _best(problem: Problem, estimate: PlanEstimate | None, margin: float) -> PlanEstimate | None:

@@ -68,12 +68,12 @@ class PlanChange(Result):
     """Share of the step time that it saves; None where the plan of the file does not fit."""
 
 
-class CheckReport(Result):
-    """The answer of `check`."""
+class Judgement(Result):
+    """A configuration under its trainer's rules and, where machines are known, in numbers."""
 
-    format_version: str = FORMAT_VERSION
-    model_version: str = MODEL_VERSION
     file: str
+    plan_rank: int | None
+    """Of a file of saved plans the one that was asked for, from 1; None: the first, or no such file."""
     framework: str
     framework_version: str
     accepted_by_framework: bool
@@ -93,6 +93,28 @@ class CheckReport(Result):
     fits: bool | None
     """None where nothing can be estimated."""
     estimate: PlanEstimate | None
+
+    @property
+    def subject(self) -> str:
+        """The file, and which of its plans."""
+        return self.file if self.plan_rank is None else f"{self.file}#{self.plan_rank}"
+
+    @property
+    def runs(self) -> bool:
+        """Whether it starts, trains something and is not known to run out of memory."""
+        return self.fits is not False and all(rule.outcome == "wrong" for rule in self.rules)
+
+
+class Answer(Result):
+    """What every document begins with."""
+
+    format_version: str = FORMAT_VERSION
+    model_version: str = MODEL_VERSION
+
+
+class CheckReport(Judgement, Answer):
+    """The answer of `check`."""
+
     best: PlanEstimate | None
     """The best plan with the same model, GPUs and batch; None where none fits or nothing can be estimated."""
     best_needs: tuple[str, ...]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import zip_longest
 from typing import Any, Literal
 
 from ppadvisor.engine.evaluate import estimate_plan
@@ -130,7 +131,7 @@ def _assumed(asked: ProblemEcho) -> dict[str, Any]:
 
 def _named(part: str, a: Mapping[str, Any], b: Mapping[str, Any]) -> list[str]:
     """What differs in one part of two problems: the names, where they have two, else the first few fields."""
-    fields = dict(_differences(part, a[part], b[part]))
+    fields = dict(differences(part, a[part], b[part]))
     if not fields:
         return []
     names = a[part].get("name"), b[part].get("name")
@@ -141,12 +142,12 @@ def _named(part: str, a: Mapping[str, Any], b: Mapping[str, Any]) -> list[str]:
     return [*shown[:MOST_NAMED], *([f"and {more} more of {part}"] if more > 0 else [])]
 
 
-def _differences(where: str, a: Any, b: Any) -> Iterator[tuple[str, tuple[Any, Any]]]:
-    """(dotted name, both values) of all that differs, descriptions aside."""
+def differences(where: str, a: Any, b: Any) -> Iterator[tuple[str, tuple[Any, Any]]]:
+    """(dotted name, both values) of all that differs, descriptions aside; `where` is the name of what is looked at."""
     if isinstance(a, dict) and isinstance(b, dict):
         for key in {**a, **b}:
             if key not in DESCRIPTIONS:
-                yield from _differences(f"{where}.{key}", a.get(key), b.get(key))
+                yield from differences(f"{where}.{key}", a.get(key), b.get(key))
     elif a != b:
         yield where, (a, b)
 
@@ -202,10 +203,15 @@ def _parts(a: PlanEstimate, b: PlanEstimate, *, sign: int) -> tuple[PartCompared
 
 
 def _stages(a: PlanEstimate, b: PlanEstimate) -> tuple[StageCompared, ...]:
-    held = [[_held(stage) for stage in estimate.memory.stages] for estimate in (a, b)]
-    most = max(map(len, held))
-    both = zip(*(stages + [None] * (most - len(stages)) for stages in held), strict=True)
-    return tuple(StageCompared(stage=number, a=one, b=other) for number, (one, other) in enumerate(both))
+    return tuple(StageCompared(stage=number, a=one, b=other) for number, (one, other) in enumerate(paired_stages(a, b)))
+
+
+def paired_stages(
+    a: PlanEstimate | None, b: PlanEstimate | None
+) -> Iterator[tuple[StageHeld | None, StageHeld | None]]:
+    """Stage by stage what both hold, None where one has fewer stages or is not known."""
+    of_a, of_b = ([_held(stage) for stage in one.memory.stages] if one else [] for one in (a, b))
+    return zip_longest(of_a, of_b)
 
 
 def _held(stage: StageMemory) -> StageHeld:

@@ -77,5 +77,16 @@ def _memory(a: PlanEstimate, b: PlanEstimate) -> str:
         f"memory: A binds at stage {bound[0].stage} with {format_bytes_gib(bound[0].total_bytes)}, "
         f"B at stage {bound[1].stage} with {format_bytes_gib(bound[1].total_bytes)}"
     )
-    parts = telling({name: float(bound[1].terms[name] - bound[0].terms[name]) for name in bound[0].terms})
-    return f"{text}; in B {_said(parts, format_bytes_gib)}" if parts else text
+    parts = terms_of_gap(b, a)
+    return f"{text}; in B {parts}" if parts else text
+
+
+def binding_terms(estimate: PlanEstimate) -> dict[str, int]:
+    """Memory terms of the stage that binds."""
+    return estimate.memory.stages[estimate.memory.binding_stage].terms
+
+
+def terms_of_gap(one: PlanEstimate, other: PlanEstimate) -> str:
+    """The memory terms that make up most of a gap between the stages that bind, as the first has less or more."""
+    terms, others = (binding_terms(estimate) for estimate in (one, other))
+    return _said(telling({name: float(terms[name] - others[name]) for name in terms}), format_bytes_gib)

@@ -121,7 +121,7 @@ def explain(asked: ProblemEcho, plan: PlanSpec) -> ExplainAnswer:
 def legal_problem(asked: ProblemEcho, plan: PlanSpec) -> Problem | NothingToExplain:
     """The problem, or why the plan is not legal for it. InputError where the two cannot belong together."""
     problem = problem_of(asked)
-    _check_sizes(problem, plan)
+    check_sizes(problem, plan)
     _, __, refused = legal_plans(problem, table_of(plan))
     if refused:
         return NothingToExplain(plan=plan, note=f"the plan is not legal: {refused[0].message}")
@@ -132,10 +132,10 @@ def problem_of(asked: ProblemEcho) -> Problem:
     """The problem that an answer repeats. InputError where it was changed into one that cannot be."""
     if not 0 < asked.margin_fraction <= 1:
         raise InputError(f"margin_fraction: got {asked.margin_fraction:g}, needs a share above 0 and at most 1")
-    return make_problem(asked.model, asked.cluster, asked.training, _assumptions(asked))
+    return make_problem(asked.model, asked.cluster, asked.training, assumptions_in(asked))
 
 
-def _assumptions(asked: ProblemEcho) -> Assumptions:
+def assumptions_in(asked: ProblemEcho) -> Assumptions:
     """The assumptions with their ranges and sources as the answer had them."""
     # for its errors: an unknown name, a value out of reach
     Assumptions().changed({used.name: used.value for used in asked.assumptions})
@@ -146,7 +146,7 @@ def _assumptions(asked: ProblemEcho) -> Assumptions:
     return replace(Assumptions(), **given)
 
 
-def _check_sizes(problem: Problem, plan: PlanSpec) -> None:
+def check_sizes(problem: Problem, plan: PlanSpec) -> None:
     """InputError for sizes that do not belong to this model, cluster, batch or trainer."""
     split, framework = plan.layers_per_stage, problem.framework
     ranks = plan.pipeline_parallel * plan.tensor_parallel * plan.context_parallel * plan.data_parallel

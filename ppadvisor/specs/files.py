@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ppadvisor.errors import InputError
+from ppadvisor.specs.pipes import is_pipe, read_once, suffix_of
 
 MAX_FILE_BYTES = 10_000_000
 """No configuration is near this; a larger file is a mistake (weights, a log) and is refused unread."""
@@ -24,10 +25,7 @@ def read_text(path: Path, max_bytes: int = MAX_FILE_BYTES) -> str:
     try:
         if path.is_dir():
             raise InputError(f"{path}: is a directory, needs a file")
-        size = path.stat().st_size
-        if size > max_bytes:
-            raise InputError(f"{path}: {size:,} bytes, needs a file of at most {max_bytes:,} bytes")
-        return path.read_bytes().decode("utf-8-sig")
+        return (read_once(path, max_bytes) if is_pipe(path) else _whole(path, max_bytes)).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: not a text file (byte {error.start} is not UTF-8)") from None
     except FileNotFoundError:
@@ -36,9 +34,18 @@ def read_text(path: Path, max_bytes: int = MAX_FILE_BYTES) -> str:
         raise InputError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
 
 
+def _whole(path: Path, max_bytes: int) -> bytes:
+    size = path.stat().st_size
+    if size > max_bytes:
+        raise InputError(f"{path}: {size:,} bytes, needs a file of at most {max_bytes:,} bytes")
+    return path.read_bytes()
+
+
 def read_mapping(path: Path, suffix: str | None = None, max_bytes: int = MAX_FILE_BYTES) -> dict[str, Any]:
-    """A JSON, TOML or YAML file (by its suffix, unless another is said to hold) whose top level is a mapping."""
-    suffix = suffix or path.suffix.lower()
+    """A JSON, TOML or YAML file whose top level is a mapping: by its suffix, unless another is said to hold; a pipe
+    has none, there the text says it.
+    """
+    suffix = suffix or (suffix_of(read_text(path, max_bytes)) if is_pipe(path) else path.suffix.lower())
     if suffix not in _PARSERS:
         raise InputError(f"{path}: unknown kind of file {suffix or '(no suffix)'!r}; allowed: {', '.join(_PARSERS)}")
     text = read_text(path, max_bytes)

@@ -87,10 +87,15 @@ def load_cluster(name: str, num_gpus: int | None = None) -> ClusterSpec:
         data["gpu"] = load_gpu(data["gpu"])
         links = ("intra_node_bandwidth_bytes_per_s", "inter_node_bandwidth_bytes_per_s")
         cluster = validate(ClusterSpec, data | {"provenance": dict.fromkeys(links, origin)}, origin)
+    return with_num_gpus(cluster, num_gpus, origin)
+
+
+def with_num_gpus(cluster: ClusterSpec, num_gpus: int | None, where: str = "cluster") -> ClusterSpec:
+    """The same machines in another number, where one is given: whole nodes, or a part of one."""
     if num_gpus is None:
         return cluster
     node = min(cluster.gpus_per_node, num_gpus)
-    return validate(ClusterSpec, dict(cluster) | {"num_gpus": num_gpus, "gpus_per_node": node}, origin)
+    return validate(ClusterSpec, dict(cluster) | {"num_gpus": num_gpus, "gpus_per_node": node}, where)
 
 
 def load_model(name: str) -> ModelSpec:

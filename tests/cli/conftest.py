@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,6 +28,7 @@ class Result:
 
 
 Cli = Callable[..., Result]
+Save = Callable[[str], Path]
 
 
 @pytest.fixture
@@ -38,3 +40,17 @@ def cli(capsys: pytest.CaptureFixture[str]) -> Cli:
         return Result(exit_code, *capsys.readouterr())
 
     return run
+
+
+@pytest.fixture(scope="session")
+def save(tmp_path_factory: pytest.TempPathFactory) -> Save:
+    """The JSON that `plan` writes for these options, asked once each."""
+    folder, known = tmp_path_factory.mktemp("plans"), dict[str, Path]()
+
+    def saved(options: str) -> Path:
+        if options not in known:
+            known[options] = folder / f"{len(known)}.json"
+            main(["plan", *options.split(), "--format", "json", "--output", str(known[options])])
+        return known[options]
+
+    return saved

@@ -5,33 +5,15 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ppadvisor.cli.main import main
-from tests.cli.conftest import Cli
+from tests.cli.conftest import Cli, Save
 
 ASKED = "--model gpt2-medium-355m --gpu a100-sxm-80gb --gpus 8 --seq-len 1024 --global-batch 32"
 TOO_LARGE = "--model llama-3.1-405b --gpu a100-sxm-80gb --gpus 8 --seq-len 8k --global-batch 8"
-
-Save = Callable[[str], Path]
-
-
-@pytest.fixture(scope="module")
-def save(tmp_path_factory: pytest.TempPathFactory) -> Save:
-    """The JSON that `plan` writes for these options, asked once each."""
-    folder, known = tmp_path_factory.mktemp("plans"), dict[str, Path]()
-
-    def saved(options: str) -> Path:
-        if options not in known:
-            known[options] = folder / f"{len(known)}.json"
-            main(["plan", *options.split(), "--format", "json", "--output", str(known[options])])
-        return known[options]
-
-    return saved
 
 
 @pytest.fixture(scope="module")

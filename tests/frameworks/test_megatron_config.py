@@ -8,8 +8,8 @@ import pytest
 
 from ppadvisor.engine.parameters import count_parameters
 from ppadvisor.errors import InputError
-from ppadvisor.frameworks.configuration import Configuration, Outcome
-from ppadvisor.frameworks.megatron.config import Given, read
+from ppadvisor.frameworks.configuration import Configuration, Given, Outcome
+from ppadvisor.frameworks.megatron.config import read
 from ppadvisor.frameworks.megatron.options import options
 from ppadvisor.frameworks.megatron.patterns import layer_pattern
 

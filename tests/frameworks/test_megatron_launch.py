@@ -8,8 +8,8 @@ import pytest
 
 from ppadvisor.engine.evaluate import estimate_plan
 from ppadvisor.errors import RefusedError
-from ppadvisor.frameworks.configuration import Configuration
-from ppadvisor.frameworks.megatron.config import Given, read_script_text
+from ppadvisor.frameworks.configuration import Configuration, Given
+from ppadvisor.frameworks.megatron.config import read_script_text
 from ppadvisor.frameworks.megatron.launch import launch
 from ppadvisor.frameworks.megatron.read_back import plan_values
 from ppadvisor.schedules.interleaved_1f1b import group_size

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from ppadvisor.frameworks.configuration import Configuration, Outcome
-from ppadvisor.frameworks.megatron.config import Given, configuration
+from ppadvisor.frameworks.configuration import Configuration, Given, Outcome
+from ppadvisor.frameworks.megatron.config import configuration
 from ppadvisor.frameworks.megatron.options import by_flag
 from ppadvisor.frameworks.shell import Field
 

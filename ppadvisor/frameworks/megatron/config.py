@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from ppadvisor.errors import InputError
-from ppadvisor.frameworks.configuration import Broken, Configuration, Remark
+from ppadvisor.frameworks.configuration import Broken, Configuration, Given, Remark
 from ppadvisor.frameworks.megatron.accepted import RULES, broken_rules
 from ppadvisor.frameworks.megatron.arguments import Arguments, parse
 from ppadvisor.frameworks.megatron.call import training_call
 from ppadvisor.frameworks.megatron.check_steps import remarks
 from ppadvisor.frameworks.megatron.model import model_of
-from ppadvisor.frameworks.megatron.plan import not_in_the_specifications, places_of, plan_of, training_of
+from ppadvisor.frameworks.megatron.places import places_of, said_in
+from ppadvisor.frameworks.megatron.plan import not_in_the_specifications, plan_of, training_of
+from ppadvisor.frameworks.megatron.recognise import is_yaml
+from ppadvisor.frameworks.megatron.recognise import recognises as recognises
 from ppadvisor.frameworks.megatron.run import Run
 from ppadvisor.frameworks.megatron.unmodelled import not_modelled, refuse_other_models
 from ppadvisor.frameworks.megatron.yaml_file import read_yaml
@@ -37,25 +39,13 @@ MUST_BE_KNOWN = (
 """Values without which nothing can be said."""
 
 
-@dataclass(frozen=True)
-class Given:
-    """What the user says beside the file."""
-
-    num_gpus: int | None = None
-    vocab_size: int | None = None
-    variables: Mapping[str, str] = field(default_factory=dict)
-    """Of the script's environment."""
-    one_connection: bool = True
-    """Whether the GPUs need CUDA_DEVICE_MAX_CONNECTIONS=1, as all up to Hopper do."""
-
-
 def read(path: Path, given: Given) -> Configuration:
     """Read a file. InputError for what cannot be read, or not be known without a shell."""
-    file = str(path)
-    if path.suffix.lower() in (".yaml", ".yml"):
-        words, environment = read_yaml(path)
-        return configuration(words, environment, given, file, in_file=None, notes=())
-    return read_script_text(read_text(path, MAX_SCRIPT_BYTES), file, given)
+    text = read_text(path, MAX_SCRIPT_BYTES)
+    if not is_yaml(path, text):
+        return read_script_text(text, str(path), given)
+    words, environment = read_yaml(path)
+    return configuration(words, environment, given, str(path), in_file=None, notes=())
 
 
 def read_script_text(text: str, file: str, given: Given) -> Configuration:
@@ -97,6 +87,7 @@ def configuration(
         training=training_of(run, file) if _readable(broken) else None,
         plan=plan_of(run, file) if _readable(broken) else None,
         places=places_of(run),
+        options=said_in(arguments),
     )
 
 

@@ -10,8 +10,8 @@ import shlex
 from collections.abc import Iterable, Iterator
 
 from ppadvisor.errors import RefusedError
-from ppadvisor.frameworks.configuration import Launch
-from ppadvisor.frameworks.megatron.config import Given, read_script_text
+from ppadvisor.frameworks.configuration import Given, Launch
+from ppadvisor.frameworks.megatron.config import read_script_text
 from ppadvisor.frameworks.megatron.launch_model import Flag, model_flags
 from ppadvisor.frameworks.megatron.launch_plan import parallel_flags, training_flags
 from ppadvisor.frameworks.megatron.read_back import unsaid

@@ -11,38 +11,12 @@ from typing import Any
 from ppadvisor.frameworks.configuration import Remark
 from ppadvisor.frameworks.megatron.check_features import recompute_kind
 from ppadvisor.frameworks.megatron.options import flag_of
-from ppadvisor.frameworks.megatron.run import BY_COUNT, BY_LAYERS, LAYOUT, Run
+from ppadvisor.frameworks.megatron.run import LAYOUT, Run
 from ppadvisor.schedules.interleaved_1f1b import group_size
 from ppadvisor.specs.plan import PlanSpec
 from ppadvisor.specs.recomputation import MODULES
 from ppadvisor.specs.training import TrainingSpec
 from ppadvisor.specs.validation import validate
-
-OPTIONS_OF_PLAN: dict[str, tuple[str, ...]] = {
-    "pipeline_parallel": ("pipeline_model_parallel_size",),
-    "tensor_parallel": ("tensor_model_parallel_size",),
-    "context_parallel": ("context_parallel_size",),
-    "expert_parallel": ("expert_model_parallel_size",),
-    "expert_tensor_parallel": ("expert_tensor_parallel_size",),
-    "virtual_stages": (BY_COUNT, BY_LAYERS, LAYOUT),
-    "micro_batch_size": ("micro_batch_size",),
-    "num_microbatches": ("global_batch_size",),
-    "microbatch_group_size": ("microbatch_group_size_per_vp_stage",),
-    "recompute": ("recompute_granularity", "recompute_activations"),
-    "optimizer_sharding": ("use_distributed_optimizer",),
-    "sequence_parallel": ("sequence_parallel",),
-    "layers_per_stage": (LAYOUT, "decoder_first_pipeline_num_layers", "decoder_last_pipeline_num_layers"),
-}
-"""Which options say a field of a plan or of its training run, the likeliest first."""
-
-
-def places_of(run: Run) -> dict[str, tuple[str, int | None]]:
-    """Of each field of the plan the option to change, and the line where its value stands."""
-    found = {}
-    for name, dests in OPTIONS_OF_PLAN.items():
-        given = next((dest for dest in dests if dest in run.arguments.given), dests[0])
-        found[name] = (flag_of(given), run.arguments.line(given))
-    return found
 
 
 def training_of(run: Run, where: str) -> TrainingSpec | None:

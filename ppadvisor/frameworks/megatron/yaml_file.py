@@ -47,6 +47,11 @@ def read_yaml(path: Path) -> tuple[tuple[Field, ...], dict[str, str]]:
     return tuple(words), environment
 
 
+def option_of(key: str) -> Option | None:
+    """The option that a key means: its flag, its name in Megatron's code, or Megatron-Core's."""
+    return by_flag().get(key) or options().get(CORE_NAMES.get(key, key.replace("-", "_")))
+
+
 def _section(values: Mapping[str, Any], lines: Lines, above: tuple[str, ...], path: Path) -> Iterator[Field]:
     for key, value in values.items():
         yield from _words(str(key), value, lines.get((*above, str(key)), 1), path)
@@ -56,7 +61,7 @@ def _words(key: str, value: Any, line: int, path: Path) -> list[Field]:
     """An entry as the words of a command line."""
     if isinstance(value, dict):
         raise InputError(f"{path}:{line}: {key}: a section that is not known; known: {', '.join(SECTIONS)}")
-    option = by_flag().get(key) or options().get(CORE_NAMES.get(key, key.replace("-", "_")))
+    option = option_of(key)
     flag = key if key.startswith("--") or option is None else option.flag
     if option is None and not key.startswith("--"):
         flag = f"--{key.replace('_', '-')}"
