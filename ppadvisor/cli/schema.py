@@ -140,9 +140,10 @@ KINDS: dict[str, Callable[[str], Schema]] = {
 def command(kind: str, output: Path | None) -> None:
     """JSON Schema of a document; without KIND that of what `plan --format json` prints.
 
-    plan, explain, check, diff, comparison (explain of two plans), sweep, timeline, validate, calibration and verification
-    are outputs; job is the job file; model, gpu, cluster and training are the specifications as the outputs repeat them,
-    model and cluster also as a TOML file of one's own; record is a line of a file that validate and calibrate read.
+    plan, explain, check, diff, comparison (explain of two plans), sweep, timeline, validate, calibration and
+    verification are outputs; job is the job file; model, gpu, cluster and training are the specifications as the
+    outputs repeat them, model and cluster also as a TOML file of one's own; record is a line of a file that validate
+    and calibrate read.
     """
     from ppadvisor.report.json_ import dump_json
 
