@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ppadvisor import schedules
 from ppadvisor.engine.pipeline import Pipeline, pipeline_of
+from ppadvisor.engine.tables import layers_of_ranks
 from ppadvisor.specs.load import load_model
 from ppadvisor.units import GIB
 from ppadvisor.verify.memory import compared
@@ -48,12 +48,15 @@ class MemoryCase:
         )
         return f"{self.model} {self.schedule} p={self.p}{ways} m={self.m} s={self.s} {self.recompute}"
 
-    def pipeline(self, **changed: Any) -> Pipeline:
-        """The plan as torchtitan is predicted to run it, layers divided evenly, the first stages taking the rest."""
-        model = load_model(self.model)
-        base, more = divmod(model.num_layers, self.p * self.v)
-        chunks = tuple(base + (stage < more) for stage in range(self.p * self.v))
-        held = schedules.get(self.schedule).placement(self.p, self.v).tolist()
+    @property
+    def split(self) -> tuple[int, ...]:
+        """Layers of each stage, divided evenly, the first stages taking the rest."""
+        base, more = divmod(load_model(self.model).num_layers, self.p * self.v)
+        return tuple(base + (stage < more) for stage in range(self.p * self.v))
+
+    def pipeline(self, split: tuple[int, ...] | None = None) -> Pipeline:
+        """The plan as torchtitan is predicted to run it."""
+        model, chunks = load_model(self.model), split or self.split
         of = problem(
             model,
             framework="torchtitan",
@@ -62,20 +65,16 @@ class MemoryCase:
             num_gpus=self.p * self.t * self.e,
         )
         one = plan(
-            [sum(chunks[stage] for stage in stages) for stages in held],
-            **{
-                "schedule": self.schedule,
-                "num_microbatches": self.m,
-                "virtual_stages": self.v,
-                "layers_per_chunk": chunks,
-                "tensor_parallel": self.t,
-                "data_parallel": self.e,
-                "expert_parallel": self.e,
-                "expert_tensor_parallel": 1,
-                "recompute": self.recompute,
-                "optimizer_sharding": 2,
-                **changed,
-            },
+            layers_of_ranks(self.schedule, chunks, self.v),
+            schedule=self.schedule,
+            num_microbatches=self.m,
+            virtual_stages=self.v,
+            layers_per_chunk=chunks,
+            tensor_parallel=self.t,
+            data_parallel=self.e,
+            expert_parallel=self.e,
+            recompute=self.recompute,
+            optimizer_sharding=2,
         )
         return pipeline_of(of, one)
 
