@@ -16,6 +16,7 @@ from ppadvisor.errors import EXIT_OK, EXIT_THRESHOLD, InputError, RefusedError
 from ppadvisor.units import parse_count, parse_duration, parse_fraction
 
 if TYPE_CHECKING:
+    from ppadvisor.specs.plan import PlanSpec
     from ppadvisor.verify.results import VerifyReport
     from ppadvisor.verify.work import Work
 
@@ -39,8 +40,10 @@ KINDS = (
     KindOfProof(
         "memory",
         "ppadvisor.verify.memory",
-        "Bytes of each rank against those that torch's engine holds of fake tensors.",
+        "Bytes of each rank against those that torch's engine holds, at true size, of tensors without data.",
         needs_plan=True,
+        takes_time=True,
+        of_plans=("microbatches",),
     ),
     KindOfProof(
         "run",
@@ -66,7 +69,7 @@ SHARE = Quantity("fraction", parse_fraction)
 @click.option("--schedule", metavar="NAME", help="Bare numbers: order of work.")
 @click.option("--pp", type=COUNT, help="Bare numbers: pipeline stages p.")
 @click.option("--vp", type=COUNT, help="Bare numbers: virtual stages v of a rank (default: the schedule's least).")
-@click.option("--microbatches", type=COUNT, help="Bare numbers: micro-batches m. --run: also beside a plan.")
+@click.option("--microbatches", type=COUNT, help="Bare numbers: micro-batches m. --memory, --run: also beside a plan.")
 @click.option("--unit", type=DURATION, help="--run: how long the mean forward sleeps (default: 50ms).")
 @click.option("--steps", type=COUNT, help="--run: measured steps, of which the median counts (default: 3).")
 @click.option("--tolerance", type=SHARE, help="--run: how much longer than predicted it may take (default: 6%).")
@@ -161,5 +164,10 @@ def _of_chosen(kind: KindOfProof, chosen: ChosenPlan, values: Mapping[str, Any])
     if isinstance(problem, NothingToExplain):
         raise RefusedError(problem.note)
     if kind.needs_plan:
-        return _verified(kind, problem, chosen.plan, **_options(kind, values))
+        return _verified(kind, problem, _with_microbatches(chosen.plan, values), **_options(kind, values))
     return _verified(kind, work_of_plan(problem, chosen.plan, values["microbatches"]), **_options(kind, values))
+
+
+def _with_microbatches(plan: PlanSpec, values: Mapping[str, Any]) -> PlanSpec:
+    """The plan with as many micro-batches as were asked for."""
+    return plan.model_copy(update={"num_microbatches": values["microbatches"] or plan.num_microbatches})

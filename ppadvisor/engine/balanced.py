@@ -273,6 +273,8 @@ class _Costs:
             held,
             bare.chunk_embedding[:, rank],
             bare.chunk_head[:, rank],
+            bare.chunk_hands_over[:, rank],
+            bare.chunk_takes_over[:, rank],
             bare.adjacent,
             bare.far,
         )

@@ -28,7 +28,7 @@ from ppadvisor.engine.explained import (
     Worked,
 )
 from ppadvisor.engine.expressions import Formula, evaluate, ratio
-from ppadvisor.engine.memory_activations import waiting_per_layer
+from ppadvisor.engine.memory_waiting import waiting_per_layer
 from ppadvisor.engine.parameters import layer_weights
 from ppadvisor.engine.problem import Problem
 from ppadvisor.engine.recomputation import drops, saved_per_layer

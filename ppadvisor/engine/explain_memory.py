@@ -8,10 +8,19 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ppadvisor.engine.explain_stage import StageView, Worded
-from ppadvisor.engine.expressions import Formula
-from ppadvisor.engine.layer_work import half_that_needs_more, halves_in_work, repeated_by_half, work_by_half
+from ppadvisor.engine.explain_work import (
+    KORTHIKANTI,
+    final_norm_text,
+    layer_backward_work,
+    recomputed_layer,
+    sent_gradients,
+    sent_outputs,
+    waiting_activations,
+    waiting_head,
+)
+from ppadvisor.engine.expressions import Formula, number
 from ppadvisor.engine.memory import BETWEEN_STEPS, TERMS, communicator_groups
-from ppadvisor.engine.memory_activations import receive_buffers, waiting_per_layer
+from ppadvisor.engine.memory_activations import held_logits, receive_buffers
 from ppadvisor.engine.memory_states import (
     autograd_gradients_alive,
     distinct_matrix_parameters,
@@ -22,12 +31,11 @@ from ppadvisor.engine.memory_states import (
     weight_bytes_per_parameter,
     whole_gradients_bytes,
 )
-from ppadvisor.engine.recomputation import group_layers, layer_input_bytes, saved_per_layer
+from ppadvisor.engine.recomputation import layer_input_bytes, saved_per_layer
 from ppadvisor.specs.assumptions import Assumption
 from ppadvisor.specs.recomputation import FULL
 
 ZERO = "Rajbhandari et al. 2020 (ZeRO), arXiv 1910.02054"
-KORTHIKANTI = "Korthikanti et al. 2022, arXiv 2205.05198"
 
 
 def stage_parameters(view: StageView) -> Formula:
@@ -145,22 +153,6 @@ def _partly_recomputed(view: StageView) -> Worded:
     return (f"{text} + {whole}" if whole else text), values
 
 
-def _waiting_activations(view: StageView) -> Formula:
-    text, values = view.stash(lambda chunk: chunk.waiting, "w", "S_w", waiting_per_layer(view.plan.inputs))
-    source = (
-        "S_w: all that was saved and the gradients that the weight gradients need (table of tensors that wait); w: "
-        f"{view.plan.schedule.title}, {view.plan.schedule.source}"
-    )
-    return view.plan.formula(text or "w * n * S_w", source, values, alive=bool(text))
-
-
-def _waiting_head(view: StageView) -> Formula:
-    waits = sum(chunk.waiting * chunk.head for chunk in view.chunks)
-    text = f"w_head * {view.plan.element} * T * (h{view.plan.over_sequence} + {view.plan.logits})"
-    source = "own count: the head's input and the gradient of the logits, until its weight gradient"
-    return view.plan.formula(text, source, {"w_head": waits}, alive=waits > 0)
-
-
 def _weight_versions(view: StageView) -> Formula:
     plan, schedule = view.plan, view.plan.schedule
     parameters, values = _all_parameters(view)
@@ -171,62 +163,12 @@ def _weight_versions(view: StageView) -> Formula:
     return plan.formula(text, source, values, alive="versions" in values)
 
 
-def _sent_outputs(view: StageView) -> Formula:
-    framework = view.plan.problem.framework
-    source = "a sent output lives until its backward, unless the trainer frees it (Megatron-Core schedules.py:171)"
-    sent, values = view.kept(chunk for chunk in view.chunks if chunk.head < 1)
-    received = ""
-    if framework.keeps_received_inputs and view.plan.estimate.plan.tensor_parallel == 1:
-        received, more = view.kept(chunk for chunk in view.chunks if chunk.embedding < 1)
-        values |= more
-        source += ", and so does what was received (DeepSpeed runtime/pipe/engine.py:607)"
-    kept = f"({sent} + {received})" if sent and received else sent or received
-    text = f"{kept or 'k'} * {view.plan.element} * T * h{view.plan.over_boundary}"
-    return view.plan.formula(text, source, values, alive=not framework.frees_sent_outputs and bool(kept))
-
-
 def _embedding_activations(view: StageView) -> Formula:
     dropout = view.plan.problem.training.dropout
     kept, values = view.kept(chunk for chunk in view.chunks if chunk.embedding)
     of_token = f"(8 + h{view.plan.over_sequence})" if dropout else "8"
     source = f"token ids of 8 bytes{', dropout mask of 1' if dropout else ''}; {KORTHIKANTI}, section 4.3"
     return view.plan.formula(f"{kept or 'k'} * T * {of_token}{view.share}", source, values, alive=bool(kept))
-
-
-def _recomputed_layer(view: StageView) -> Formula:
-    inputs, choice = view.plan.inputs, view.plan.estimate.plan.recomputation
-    source = f"the layer in work, its forward repeated; Chen et al. 2016, arXiv 1604.06174; {KORTHIKANTI}, section 5"
-    at_work = view.memory.moment == "layer_backward"
-    if choice.kind != "full":
-        of_kind = inputs.kinds[view.largest_kind(halves_in_work(inputs)[0])]
-        made = repeated_by_half(inputs, of_kind, choice)
-        half = int(half_that_needs_more(made, work_by_half(inputs, of_kind, choice))[0])
-        values, name = {"Q_f": float(made[0][0]), "Q_a": float(made[1][0])}, ("Q_f", "Q_a")[half]
-        return view.plan.formula(name, source, values, alive=at_work and values[name] > 0)
-    kind = view.largest_kind(view.whole_layers)
-    whole, group = view.plan.symbol("A", kind), view.of_stage(group_layers(inputs))
-    text = f"{whole} - I" if group == 1 else f"g * {whole} - I"
-    values = {whole: float(view.whole_layers[0, kind]), "I": float(layer_input_bytes(inputs)[0]), "g": group}
-    return view.plan.formula(text, source, values, alive=at_work and group > 0)
-
-
-def _layer_backward_work(view: StageView) -> Formula:
-    plan = view.plan
-    problem, inputs = plan.problem, plan.inputs
-    kind = inputs.kinds[view.largest_kind(halves_in_work(inputs)[1])]
-    choice = plan.estimate.plan.recomputation
-    halves = work_by_half(inputs, kind, choice)
-    attention = int(half_that_needs_more(repeated_by_half(inputs, kind, choice), halves)[0])
-    work = problem.framework.backward_work(problem.model, problem.training, kind)
-    tensors = [t for t in work if t.attention_share != 1 - attention and inputs.tensor_bytes((t,))[0] > 0]
-    text = " + ".join(plan.tensor(t) for t in tensors)
-    whole = sum(float(inputs.tensor_bytes((t,))[0]) for t in tensors)
-    source = f"own count of what a layer's backward holds: {', '.join(t.name for t in tensors)}"
-    if attention:
-        text, source = f"{text} - freed", f"{source}; freed: what the feed-forward had saved"
-    return plan.formula(
-        text, source, {"freed": whole - float(halves[1][0])}, alive=view.memory.moment == "layer_backward"
-    )
 
 
 def _head_activations(view: StageView) -> Formula:
@@ -236,7 +178,7 @@ def _head_activations(view: StageView) -> Formula:
     most = float(view.plan.inputs.head_in_flight[0])
     if most < sum(values.values()):
         kept, values = "k_head", {"k_head": most}
-    norm = f"{kept or 'k'} * {2 * view.plan.element} * T * h{view.plan.over_sequence}"
+    norm = f"{kept or 'k'} * {view.plan.element} * T * {final_norm_text(view)}"
     times = f" * {1 + problem.model.mtp_num_layers}" if problem.model.mtp_num_layers else ""
     text = f"{norm} + max({kept or 'k'} - 1, 0) * {loss.saved_bytes} * T * {view.plan.logits}{times}"
     source = f"final norm's input and output; {loss.saved_bytes} bytes a kept logit; {KORTHIKANTI}, section 4.3"
@@ -262,9 +204,11 @@ def _logits(view: StageView) -> Formula:
     loss = problem.framework.loss(problem.training)
     at_work = {"loss": loss.forward_bytes, "head_backward": loss.backward_bytes}
     working = view.memory.moment in at_work
-    alive = view.head > 0 and (working or loss.kept_bytes > 0)
-    gathers = working and float(view.plan.inputs.sequence_ways[0]) > 1
-    per_logit = f"{at_work.get(view.memory.moment, loss.kept_bytes)}"
+    held = float(held_logits(view.plan.inputs)[0]) if view.in_pipeline else loss.kept_bytes
+    alive = view.head > 0 and (working or held > 0)
+    gathers = float(view.plan.inputs.sequence_ways[0]) > 1 and not problem.framework.keeps_gathered_inputs
+    gathers = working and gathers
+    per_logit = number(at_work.get(view.memory.moment, held))
     if problem.model.mtp_num_layers and working:
         per_logit = f"({per_logit} + {problem.model.mtp_num_layers} * {loss.saved_bytes})"
     text = f"{per_logit} * T * {view.plan.logits}"
@@ -366,13 +310,14 @@ MEMORY_FORMULAS: dict[str, Callable[[StageView], Formula]] = {
     "gathered_parameters": _gathered_parameters,
     "weight_gradient_buffers": _weight_gradient_buffers,
     "saved_activations": _saved_activations,
-    "waiting_activations": _waiting_activations,
-    "waiting_head": _waiting_head,
+    "waiting_activations": waiting_activations,
+    "waiting_head": waiting_head,
     "weight_versions": _weight_versions,
-    "sent_outputs": _sent_outputs,
+    "sent_outputs": sent_outputs,
+    "sent_gradients": sent_gradients,
     "embedding_activations": _embedding_activations,
-    "recomputed_layer": _recomputed_layer,
-    "layer_backward_work": _layer_backward_work,
+    "recomputed_layer": recomputed_layer,
+    "layer_backward_work": layer_backward_work,
     "head_activations": _head_activations,
     "spread_head": _spread_head,
     "logits": _logits,

@@ -8,7 +8,7 @@ from functools import cached_property
 
 from ppadvisor.engine.explain_inputs import PlanView
 from ppadvisor.engine.inputs import FloatArray
-from ppadvisor.engine.memory_axes import in_flight_at
+from ppadvisor.engine.memory_axes import in_flight_at, sent_at, waiting_at
 from ppadvisor.engine.recomputation import kept_inputs, layer_saved, recomputed_share
 from ppadvisor.engine.results import StageMemory
 
@@ -31,9 +31,13 @@ class ChunkView:
     """k: micro-batches whose activations it holds for their backward."""
     waiting: float
     """w: micro-batches that wait for their weight gradient."""
+    sent: float
+    """x: input gradients that were handed on and stay."""
     embedding: float
     """1, or the share of the embedding where that is spread."""
     head: float
+    hands_over: float
+    """1 where the next stage of the model is on the same rank."""
     kept_inputs: float
     """Layer inputs that it keeps for one micro-batch, where whole layers are recomputed."""
     whole_share: float
@@ -55,8 +59,8 @@ class StageView:
     def chunks(self) -> tuple[ChunkView, ...]:
         """The chunks of the rank; one where it holds one stage of the model."""
         inputs, held = self.plan.inputs, self.plan.placement[self.stage]
-        alive = in_flight_at(inputs, self.memory.moment)[0, self.stage]
-        waiting = inputs.chunks_waiting[0, self.stage] if inputs.chunks_waiting is not None else 0.0 * alive
+        counts = (counted(inputs, self.memory.moment) for counted in (in_flight_at, waiting_at, sent_at))
+        alive, waiting, sent = (count[0, self.stage] for count in counts)
         kept, share = kept_inputs(inputs)[0, self.stage], recomputed_share(inputs)[0, self.stage]
         return tuple(
             ChunkView(
@@ -65,9 +69,11 @@ class StageView:
                 stage,
                 inputs.stages.chunk_layers[0, self.stage, index],
                 float(alive[index]),
-                float(waiting[index]) if self.in_pipeline else 0.0,
+                float(waiting[index]),
+                float(sent[index]),
                 float(inputs.stages.chunk_embedding[0, self.stage, index]),
                 float(inputs.stages.chunk_head[0, self.stage, index]),
+                float(inputs.stages.chunk_hands_over[0, self.stage, index]),
                 float(kept[index]),
                 1.0 - float(share[index]),
             )
@@ -115,10 +121,16 @@ class StageView:
         """What one layer of each kind keeps without recomputation, (plans, kinds)."""
         return layer_saved(self.plan.inputs)
 
-    def kept(self, chunks: Iterable[ChunkView]) -> Worded:
-        """Micro-batches in flight on some of the chunks: `k`, or `(k0 + k1)`; "" where there are none."""
-        values = {f"k{chunk.number}": chunk.alive for chunk in chunks if chunk.alive}
+    def kept(self, chunks: Iterable[ChunkView], *, waiting: bool = False) -> Worded:
+        """Micro-batches in flight on some of the chunks, `k` or `(k0 + k1)`, with those that wait, `(k + w)`; or ""."""
+        held = list(chunks)
+        values = {f"k{chunk.number}": chunk.alive for chunk in held if chunk.alive}
+        values |= {f"w{chunk.number}": chunk.waiting for chunk in held if chunk.waiting and waiting}
         return _sum(list(values)), values
+
+    def holds(self, kind: int) -> bool:
+        """Whether the stage has a layer of this kind."""
+        return bool(self.plan.inputs.stages.layers[0, self.stage, kind] > 0)
 
     def stash(self, count: Callable[[ChunkView], float], symbol: str, name: str, per_kind: FloatArray) -> Worded:
         """What layers keep for the micro-batches of each chunk: `k * n * S`, or `(k0 * n0 + k1 * n1) * S`.

@@ -57,8 +57,12 @@ SYMBOLS: dict[str, str] = {
     "Q_a": "bytes of a layer's attention that are made again",
     "w": "micro-batches at that moment whose input gradient is done and whose weight gradient is not",
     "S_w": "bytes that one layer holds for one of those",
+    "G_w": "bytes of gradients among them",
+    "Z": "bytes that those of all chunks no longer hold: what came behind the last product of a chunk",
+    "sent": "input gradients that a chunk has sent in the step so far",
+    "W": "elements of the last matrix of a layer's feed-forward on one rank, of all its experts",
     "A": "bytes that one layer keeps for one micro-batch without recomputation",
-    "freed": "bytes that the layer's feed-forward had saved, free by the time of attention's backward",
+    "freed": "bytes that other parts of the layer had held, free by then",
     "neighbours": "stages from which the chunks of the rank receive, forward and backward",
     "allocated": "bytes of all tensors of the stage: the terms above",
     "transient": "bytes of those of them that come and go with the micro-batches",
@@ -101,7 +105,7 @@ SYMBOLS: dict[str, str] = {
 """Every symbol of a formula. A symbol of one kind of layer among several carries its number, from 1: S1, S2. Where a
 rank holds several chunks, k, w and n carry the number of the chunk, from 0: k0, n0; with several kinds n0_1, n0_2."""
 
-CHUNK_SYMBOLS = ("k", "w", "n", "ki", "kw")
+CHUNK_SYMBOLS = ("k", "w", "n", "ki", "kw", "sent")
 """Those that a chunk has for itself."""
 
 _NUMBERED = re.compile(rf"(?P<name>{'|'.join(CHUNK_SYMBOLS)})(?P<chunk>\d+)(?:_(?P<kind>\d+))?")

@@ -21,6 +21,7 @@ from ppadvisor.engine.parameters import (
 )
 from ppadvisor.engine.partition import Layout, Split, Stages, stages_of
 from ppadvisor.engine.problem import Problem
+from ppadvisor.engine.stash import Stash
 from ppadvisor.frameworks.profile import Spread, Tensor, When
 from ppadvisor.schedules.base import Schedule
 from ppadvisor.specs.model import LayerKind
@@ -84,11 +85,9 @@ class PlanInputs:
     problem: Problem
     plans: PlanTable
     stages: Stages
-    chunks_alive: FloatArray | None = None
-    """(plans, stages, chunks): forwards of each chunk alive at a rank's peak, read off the order of work itself; None:
-    the schedules' closed forms, every chunk alike."""
-    chunks_waiting: FloatArray | None = None
-    """Likewise those of them whose input gradient is done and whose weight gradient is not; None: not told apart."""
+    stash: Stash | None = None
+    """What each chunk holds, (plans, stages, chunks) in its arrays, read off the order of work itself; None: the
+    schedules' closed forms, every chunk alike, and nothing told apart that waits for its weight gradient."""
     sizes: tuple[PlanInputs, NDArray[np.int64]] | None = None
     """The distinct sizes of these plans, without stages, and which of them each plan has; None: not told apart."""
     known: dict[tuple[Any, ...], Any] = field(default_factory=dict, init=False, repr=False, compare=False)
@@ -105,7 +104,7 @@ class PlanInputs:
         """The same, with what hangs on the sizes alone (see `once_per_size`) worked out once for each of them."""
         first, row = self.plans.distinct_sizes()
         nothing = np.zeros((0, 0), dtype=np.int64)
-        none = Stages(nothing, nothing, *(np.zeros((0,) * axes) for axes in (3, 4, 3, 3, 1, 1)))
+        none = Stages(nothing, nothing, *(np.zeros((0,) * axes) for axes in (3, 4, 3, 3, 3, 3, 1, 1)))
         return replace(self, sizes=(PlanInputs(self.problem, self.plans.take(first), none), row))
 
     @cached_property
@@ -175,8 +174,8 @@ class PlanInputs:
 
         Of a group of equal ranks the first, the last or the one in the middle holds the most, whichever the schedule.
         """
-        if self.chunks_alive is not None:
-            held = self.chunks_alive if self.chunks_waiting is None else self.chunks_alive + self.chunks_waiting
+        if self.stash is not None:
+            held = self.stash.at_peak.alive + self.stash.at_peak.waiting
             stages_of_rank = held.shape[2] / self.copies
             return np.asarray(held.sum(axis=2) / stages_of_rank[:, None])
         result = np.zeros_like(self.stages.first_stage, dtype=np.float64)
@@ -194,8 +193,8 @@ class PlanInputs:
     @cached_property
     def chunk_in_flight(self) -> FloatArray:
         """Forwards of each chunk that are alive at a rank's peak, (plans, stages, chunks)."""
-        if self.chunks_alive is not None:
-            return self.chunks_alive
+        if self.stash is not None:
+            return self.stash.at_peak.alive
         return np.asarray(
             np.broadcast_to((self.in_flight / self.copies[:, None])[:, :, None], self.stages.chunk_head.shape)
         )

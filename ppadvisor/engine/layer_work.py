@@ -10,10 +10,15 @@ from numpy.typing import NDArray
 
 from ppadvisor.engine.inputs import FloatArray, PlanInputs, by_kind, once_per_size, remembered
 from ppadvisor.engine.memory_axes import NOTHING, Term, at
+from ppadvisor.engine.memory_states import gathered_bytes_per_parameter
+from ppadvisor.engine.parameters import layer_weights
 from ppadvisor.engine.recomputation import drops, group_layers, layer_input_bytes, layer_saved, rows_by_choice
 from ppadvisor.frameworks.profile import Tensor
 from ppadvisor.specs.model import LayerKind
 from ppadvisor.specs.recomputation import NONE, Recomputation
+
+LAST_MATRICES = ("mlp_down", "experts_down")
+"""Of a dense feed-forward and of the routed experts; the largest, or as large as any."""
 
 Halves = tuple[FloatArray, FloatArray]
 """Of a layer's feed-forward and of its attention, (plans,) each."""
@@ -36,8 +41,20 @@ def recomputed_layer_bytes(inputs: PlanInputs) -> Term:
 
 
 def layer_backward_work_bytes(inputs: PlanInputs) -> Term:
-    """Gradients and gathered inputs alive in the backward of one layer, in the half that needs more."""
-    return at(inputs.largest_layer(halves_in_work(inputs)[1]), "layer_backward")
+    """Gradients and gathered inputs alive in the backward of one layer, in the half that needs more.
+
+    Where micro-batches wait for their weight gradient, more may be alive when that comes: `weight_step_bytes`.
+    """
+    work, step = inputs.largest_layer(halves_in_work(inputs)[1]), weight_step(inputs)
+    return at(work if step is None else np.maximum(work, step), "layer_backward")
+
+
+def weight_step(inputs: PlanInputs) -> FloatArray | None:
+    """`weight_step_bytes` of a stage's heaviest layer where something waits, (plans, stages); None: not told apart."""
+    if inputs.stash is None:
+        return None
+    waits = inputs.stash.at_peak.waiting.sum(axis=2) > 0
+    return np.asarray(inputs.largest_layer(by_kind([weight_step_bytes(inputs, kind) for kind in inputs.kinds])) * waits)
 
 
 @remembered
@@ -72,15 +89,78 @@ def half_that_needs_more(made: Halves, work: Halves) -> NDArray[np.int64]:
 def work_by_half(inputs: PlanInputs, kind: LayerKind, choice: Recomputation = NONE) -> Halves:
     """(feed-forward's, attention's less what the former had freed) bytes in work in one layer's backward, (plans,).
 
+    With the gradient of a weight where that makes more: `last_product_bytes`.
+    """
+    early, late = activations_by_half(inputs, kind, choice)
+    if inputs.problem.framework.last_product_work is None:
+        return early, late
+    return np.maximum(early, last_product_bytes(inputs, kind)), late
+
+
+def activations_by_half(inputs: PlanInputs, kind: LayerKind, choice: Recomputation = NONE) -> Halves:
+    """`work_by_half` without the gradients of weights.
+
     What selective recomputation makes again was not in the stash, so freeing it gives nothing back.
     """
     problem = inputs.problem
-    work = problem.framework.backward_work(problem.model, problem.training, kind)
     saved = problem.framework.saved_tensors(problem.model, problem.training, kind)
     freed, _ = _by_half(inputs, tuple(t for t in saved if not drops(choice, t)))
-    early = inputs.tensor_bytes(tuple(t for t in work if t.attention_share < 1))
-    late = inputs.tensor_bytes(tuple(t for t in work if t.attention_share > 0))
+    early, late = (inputs.tensor_bytes(tensors_in_work(inputs, kind, attention=half)) for half in (False, True))
     return early, late - freed
+
+
+def tensors_in_work(inputs: PlanInputs, kind: LayerKind, *, attention: bool) -> tuple[Tensor, ...]:
+    """What the backward of one half of a layer holds."""
+    problem = inputs.problem
+    work = problem.framework.backward_work(problem.model, problem.training, kind)
+    return tuple(t for t in work if t.attention_share != (0 if attention else 1))
+
+
+def last_matrix_bytes(inputs: PlanInputs, kind: LayerKind) -> FloatArray:
+    """The gradient of the feed-forward's last matrix, of all experts of a rank, before it is accumulated, (plans,).
+
+    None of its own where a fused product adds to the accumulated one, or with the whole layer's (ZeRO-2 and 3).
+    """
+    if inputs.problem.framework.last_product_work is None:
+        return np.zeros(len(inputs.plans))
+    down = tuple(w for w in layer_weights(inputs.problem.model, kind) if w.name in LAST_MATRICES)
+    dense, expert = inputs.rank_parameters(tuple(w for w in down if kind.moe == w.name.startswith("experts")))
+    alone = gathered_bytes_per_parameter(inputs) == 0
+    return np.asarray(inputs.problem.training.weight_bytes * (dense + expert) * alone)
+
+
+def last_product_bytes(inputs: PlanInputs, kind: LayerKind) -> FloatArray:
+    """What is alive when the gradient of the feed-forward's last matrix is made, (plans,).
+
+    Less what shared experts had saved: they come behind the routed ones, and are done by then.
+    """
+    problem = inputs.problem
+    matrix = last_matrix_bytes(inputs, kind)
+    if problem.framework.last_product_work is None:
+        return matrix
+    beside = inputs.tensor_bytes(problem.framework.last_product_work(problem.model, problem.training, kind))
+    return np.where(matrix > 0, matrix + beside - shared_experts_bytes(inputs, kind), 0.0)
+
+
+def shared_experts_bytes(inputs: PlanInputs, kind: LayerKind) -> FloatArray:
+    """What the shared experts of a layer save, (plans,)."""
+    problem = inputs.problem
+    saved = problem.framework.saved_tensors(problem.model, problem.training, kind)
+    return inputs.tensor_bytes(tuple(tensor for tensor in saved if "shared_experts" in tensor.modules))
+
+
+def weight_step_bytes(inputs: PlanInputs, kind: LayerKind) -> FloatArray:
+    """What a layer's weight gradients add, in torch's engine, to what waits but for that layer, (plans,).
+
+    The gradients that it has put aside too, and two matrices' gradients: each is added up when the next is made
+    (torch 2.13, pipelining/_backward.py:325-339, `dweights`). Attention, whose weights come first, has let go by then.
+    """
+    problem, framework = inputs.problem, inputs.problem.framework
+    if framework.last_product_work is None or framework.frees_in_input_gradient:
+        return np.zeros(len(inputs.plans))
+    left = tuple(t for t in framework.waiting_tensors(problem.model, problem.training, kind) if t.attention_share < 1)
+    saved = inputs.tensor_bytes(framework.saved_tensors(problem.model, problem.training, kind))
+    return inputs.tensor_bytes(left) - saved + 2 * last_matrix_bytes(inputs, kind)
 
 
 def repeated_by_half(inputs: PlanInputs, kind: LayerKind, choice: Recomputation) -> Halves:

@@ -26,8 +26,6 @@ from ppadvisor.engine.memory_activations import (
     saved_activations_bytes,
     sent_outputs_bytes,
     spread_head_bytes,
-    waiting_activations_bytes,
-    waiting_head_bytes,
 )
 from ppadvisor.engine.memory_axes import MOMENTS, Term, in_table
 from ppadvisor.engine.memory_states import (
@@ -42,6 +40,7 @@ from ppadvisor.engine.memory_states import (
     weights_bytes,
     whole_gradients_bytes,
 )
+from ppadvisor.engine.memory_waiting import sent_gradients_bytes, waiting_activations_bytes, waiting_head_bytes
 from ppadvisor.engine.recomputation import drops, group_layers, recomputed_share, rows_by_choice
 from ppadvisor.specs.assumptions import Assumption
 from ppadvisor.specs.recomputation import NONE, Recomputation
@@ -60,6 +59,7 @@ TERMS: tuple[tuple[str, Callable[[PlanInputs], Term]], ...] = (
     ("waiting_head", waiting_head_bytes),
     ("weight_versions", weight_versions_bytes),
     ("sent_outputs", sent_outputs_bytes),
+    ("sent_gradients", sent_gradients_bytes),
     ("embedding_activations", embedding_activations_bytes),
     ("recomputed_layer", recomputed_layer_bytes),
     ("layer_backward_work", layer_backward_work_bytes),
@@ -196,7 +196,7 @@ def _dispatched_bytes(inputs: PlanInputs) -> FloatArray:
     of_chunks = inputs.per_chunk(kept) * (1.0 - recomputed_share(inputs)) * inputs.chunk_in_flight
     stash = inputs.stages.all_chunks(of_chunks)
     # what waits for its weight gradient is whole, recomputed where it had to be
-    waiting = 0.0 if inputs.chunks_waiting is None else (inputs.per_chunk(whole) * inputs.chunks_waiting).sum(axis=2)
+    waiting = (inputs.per_chunk(whole) * inputs.stash.at_peak.waiting).sum(axis=2) if inputs.stash else 0.0
     return np.asarray(stash + again + waiting)
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from ppadvisor.engine.inputs import FloatArray, PlanInputs, by_kind, once_per_size
-from ppadvisor.engine.memory_axes import IN_PIPELINE, NOTHING, Term, always, at, plus, while_in_flight
+from ppadvisor.engine.inputs import FloatArray, PlanInputs
+from ppadvisor.engine.memory_axes import IN_PIPELINE, NOTHING, Term, at, plus, while_in_flight, while_waiting
 from ppadvisor.engine.recomputation import layer_input_bytes, saved_per_chunk
 
 
@@ -15,55 +15,23 @@ def saved_activations_bytes(inputs: PlanInputs) -> Term:
     return while_in_flight(inputs, lambda in_flight: saved * in_flight)
 
 
-@once_per_size
-def waiting_per_layer(inputs: PlanInputs) -> FloatArray:
-    """Bytes one layer of each kind holds between its input gradient and its weight gradient, (plans, kinds).
-
-    What the framework keeps there: the whole saved set (recomputed, where that was asked for) and the gradients that
-    the weight gradients need.
-    """
-    problem = inputs.problem
-    tensors = [problem.framework.waiting_tensors(problem.model, problem.training, kind) for kind in inputs.kinds]
-    return by_kind([inputs.tensor_bytes(of_kind) for of_kind in tensors])
-
-
-def waiting_activations_bytes(inputs: PlanInputs) -> Term:
-    """Split backward: what waits for its weight gradient at the peak. Told apart for the plans that are shown."""
-    if inputs.chunks_waiting is None:
-        return NOTHING
-    waiting = inputs.per_chunk(waiting_per_layer(inputs)) * inputs.chunks_waiting
-    return at(inputs.stages.all_chunks(waiting), *IN_PIPELINE)
-
-
-def waiting_head_bytes(inputs: PlanInputs) -> Term:
-    """Split backward: what the head holds until its weight gradient: its input, and the gradient of the logits.
-
-    T (h / x + V / t) elements for every micro-batch that waits on the chunk with the head. Own count.
-    """
-    if inputs.chunks_waiting is None:
-        return NOTHING
-    elements = inputs.problem.model.hidden_size / inputs.sequence_ways + inputs.logits_per_token
-    one = inputs.problem.training.activation_bytes * inputs.tokens * elements
-    waiting = one[:, None, None] * (inputs.chunks_waiting * inputs.stages.chunk_head)
-    return at(inputs.stages.all_chunks(waiting), *IN_PIPELINE)
-
-
 def sent_outputs_bytes(inputs: PlanInputs) -> Term:
     """Outputs of the stage that live until their backward, where the framework does not free them after the send.
 
-    The last stage sends nothing. Megatron frees them (core/pipeline_parallel/schedules.py:171). DeepSpeed also keeps
-    what it received beside the copy that it computes with (runtime/pipe/engine.py:607, v0.5.8).
+    With a split backward until the weight gradient. The last stage sends nothing, and what the next stage of the same
+    rank takes over is that one's saved input. Megatron frees them (core/pipeline_parallel/schedules.py:171). DeepSpeed
+    also keeps what it received beside the copy that it computes with (runtime/pipe/engine.py:607, v0.5.8).
     """
     framework, stages = inputs.problem.framework, inputs.stages
     if framework.frees_sent_outputs:
         return NOTHING
     real = (stages.count > 0)[:, :, None]
-    kept = (stages.chunk_head < 1).astype(np.float64) * real
+    kept = ((stages.chunk_head < 1) & (stages.chunk_hands_over < 1)).astype(np.float64) * real
     if framework.keeps_received_inputs:
         alone = (inputs.plans.tensor_parallel == 1)[:, None, None]
         kept = kept + (stages.chunk_embedding < 1) * real * alone
     each = _kept_boundary_bytes(inputs)[:, None, None] * kept
-    return while_in_flight(inputs, lambda in_flight: each * in_flight)
+    return plus(while_in_flight(inputs, lambda in_flight: each * in_flight), while_waiting(inputs, each))
 
 
 def embedding_activations_bytes(inputs: PlanInputs) -> Term:
@@ -79,11 +47,7 @@ def head_activations_bytes(inputs: PlanInputs) -> Term:
 
     At the loss's own moments its micro-batch is counted by `logits_bytes`, so one less is counted here.
     """
-    problem = inputs.problem
-    norm = 2 * problem.training.activation_bytes * problem.model.hidden_size / inputs.sequence_ways
-    loss = problem.framework.loss(problem.training).saved_bytes * inputs.logits_per_token
-    loss = loss * (1 + problem.model.mtp_num_layers)
-    norm, loss = ((inputs.tokens * each)[:, None, None] for each in (norm, loss))
+    norm, loss = (each[:, None, None] for each in (final_norm_bytes(inputs), _kept_loss_bytes(inputs)))
     most = inputs.head_in_flight[:, None, None]
 
     def kept(in_flight: FloatArray) -> FloatArray:
@@ -93,25 +57,60 @@ def head_activations_bytes(inputs: PlanInputs) -> Term:
     return while_in_flight(inputs, kept)
 
 
+def final_norm_bytes(inputs: PlanInputs) -> FloatArray:
+    """Input and output of the final norm of one micro-batch, (plans,); the output as the output layer keeps it."""
+    ways = 1.0 if inputs.problem.framework.keeps_gathered_inputs else inputs.sequence_ways
+    return layer_input_bytes(inputs) * (1.0 + inputs.sequence_ways / ways)
+
+
+def _kept_loss_bytes(inputs: PlanInputs) -> FloatArray:
+    """What the loss keeps of one micro-batch, with those of the prediction layers, (plans,)."""
+    problem = inputs.problem
+    each = problem.framework.loss(problem.training).saved_bytes * (1 + problem.model.mtp_num_layers)
+    return np.asarray(each * inputs.tokens * inputs.logits_per_token)
+
+
+def kept_losses_bytes(inputs: PlanInputs) -> Term:
+    """Of `head_activations_bytes`, what the loss keeps of every micro-batch but the one that `logits_bytes` counts."""
+    each, most = _kept_loss_bytes(inputs)[:, None, None] * inputs.stages.chunk_head, inputs.head_in_flight
+    return while_in_flight(inputs, lambda k: each * np.maximum(np.minimum(k, most[:, None, None]) - 1.0, 0.0))
+
+
+def held_logits(inputs: PlanInputs) -> FloatArray:
+    """Bytes of each logit of the last micro-batch that stay until the next ones are there, (plans,).
+
+    By the loss implementation, or by the schedule's loop: torch's keep the output, in 16 bit, in a variable.
+    """
+    framework, training = inputs.problem.framework, inputs.problem.training
+    held = np.full(len(inputs.plans), framework.loss(training).kept_bytes)
+    for schedule, rows in inputs.rows_by_schedule():
+        if schedule.id in framework.holds_logits:
+            held[rows] = np.maximum(held[rows], training.activation_bytes)
+    return held
+
+
 def logits_bytes(inputs: PlanInputs) -> Term:
     """Logits and loss of the micro-batch whose loss is computed, by the loss implementation: bytes per logit x T V / t.
 
-    A trainer that holds its last logits until the next ones has them at every moment.
+    A trainer that holds its last logits until the next ones has them at every moment (`held_logits`).
     With sequence parallelism the output layer also gathers its whole input.
     """
     problem = inputs.problem
     loss = problem.framework.loss(problem.training)
     logits = inputs.tokens * inputs.logits_per_token
     gathered = inputs.tokens * problem.training.activation_bytes * problem.model.hidden_size
-    gathered = gathered * (inputs.sequence_ways > 1)
+    gathered = gathered * ((inputs.sequence_ways > 1) & (not problem.framework.keeps_gathered_inputs))
     # what the losses of the prediction layers keep is alive while the main loss is computed and taken back
     kept = loss.saved_bytes * problem.model.mtp_num_layers
     at_loss = {"loss": loss.forward_bytes + kept, "head_backward": loss.backward_bytes + kept}
     has_head = inputs.stages.has_head
     term = {moment: (logits * each + gathered)[:, None] * has_head for moment, each in at_loss.items()}
-    if not loss.kept_bytes:
-        return term
-    return always((logits * loss.kept_bytes)[:, None] * has_head) | term
+    held = held_logits(inputs)
+    if held.any():
+        term |= at((logits * held)[:, None] * has_head, "layer_backward", "embedding_backward")
+    if loss.kept_bytes:
+        term |= at((logits * loss.kept_bytes)[:, None] * has_head, "optimizer_step")
+    return term
 
 
 def spread_head_bytes(inputs: PlanInputs) -> Term:
@@ -185,7 +184,6 @@ def handoff_buffers_bytes(inputs: PlanInputs) -> Term:
     each, buffers = _kept_boundary_bytes(inputs)[:, None], receive_buffers(inputs)
     if not inputs.problem.framework.keeps_all_receive_buffers:
         return at(each * buffers, *IN_PIPELINE)
-    receives = inputs.stages.chunk_embedding < 1
-    waiting = 0.0 if inputs.chunks_waiting is None else inputs.chunks_waiting
-    kept = while_in_flight(inputs, lambda in_flight: receives * (in_flight + waiting))
+    receives = (inputs.stages.chunk_embedding < 1).astype(np.float64)
+    kept = plus(while_in_flight(inputs, lambda in_flight: receives * in_flight), while_waiting(inputs, receives))
     return {moment: each * np.maximum(buffers - inputs_kept, 0.0) for moment, inputs_kept in kept.items()}

@@ -96,6 +96,10 @@ class Stages:
     chunk_embedding: FloatArray
     """(layouts, groups, chunks): 1 where the chunk holds the embedding; a share of it where that is spread."""
     chunk_head: FloatArray
+    chunk_hands_over: FloatArray
+    """1 where the next stage of the model is on the same rank, so that nothing is sent."""
+    chunk_takes_over: FloatArray
+    """1 where the stage before is."""
     adjacent: FloatArray
     """(layouts,): boundaries between stages on neighbouring ranks."""
     far: FloatArray
@@ -144,7 +148,7 @@ class Layout:
     """Embedding and head are divided over all ranks (Vocabulary Parallelism, arXiv 2411.05288)."""
 
 
-_Chunk = tuple[tuple[int, ...], float, float]
+_Chunk = tuple[tuple[int, ...], float, float, float, float]
 
 
 _Rank = tuple[int, int, tuple[tuple[int, _Chunk], ...]]
@@ -152,8 +156,9 @@ _Rank = tuple[int, int, tuple[tuple[int, _Chunk], ...]]
 
 
 def _stage_contents(kind_of_layer: tuple[int, ...], mtp_layers: int, layout: Layout) -> list[_Chunk]:
-    """For each stage: layers of each kind, shares of the embedding and of the head."""
+    """For each stage: layers of each kind, shares of embedding and head, whether its neighbours are on its rank."""
     kinds, ranks = max(kind_of_layer) + 1, len(layout.placement)
+    rank_of = [-1, *stage_ranks(layout.placement), -1]
     contents, start = [], 0
     for stage, size in enumerate(layout.split):
         last = stage == len(layout.split) - 1
@@ -162,7 +167,8 @@ def _stage_contents(kind_of_layer: tuple[int, ...], mtp_layers: int, layout: Lay
             held += [kind_of_layer[-1]] * mtp_layers
         counts = tuple(held.count(k) for k in range(kinds))
         ends = (1 / ranks, 1 / ranks) if layout.spreads_vocabulary else (float(stage == 0), float(last))
-        contents.append((counts, *ends))
+        before, own, after = rank_of[stage : stage + 3]
+        contents.append((counts, *ends, float(own == after), float(own == before)))
         start += size
     return contents
 
@@ -226,14 +232,14 @@ def stages_of(model: ModelSpec, layouts: Sequence[Layout], *, every_stage: bool)
         np.zeros(shape, dtype=np.int64, order=order),
         np.zeros((*shape, chunks), order=order),
         np.zeros((*shape, chunks, num_kinds), order=order),
-        np.zeros((*shape, chunks), order=order),
-        np.zeros((*shape, chunks), order=order),
+        *(np.zeros((*shape, chunks), order=order) for _ in range(4)),
         *np.array([_boundaries(layout) for layout in layouts], dtype=np.float64).T,
     )
     for i, groups in enumerate(grouped):
         for j, (first, count, held) in enumerate(groups):
             stages.first_stage[i, j], stages.count[i, j] = first, count
-            for k, (number, (layers, embedding, head)) in enumerate(held):
+            for k, (number, (layers, embedding, head, hands_over, takes_over)) in enumerate(held):
                 stages.chunk_count[i, j, k], stages.chunk_layers[i, j, k] = number, layers
                 stages.chunk_embedding[i, j, k], stages.chunk_head[i, j, k] = embedding, head
+                stages.chunk_hands_over[i, j, k], stages.chunk_takes_over[i, j, k] = hands_over, takes_over
     return stages

@@ -11,11 +11,10 @@ import numpy as np
 from ppadvisor import schedules
 from ppadvisor.engine.communication import handoffs
 from ppadvisor.engine.inputs import FloatArray, PlanInputs, layout_of
-from ppadvisor.engine.memory_activations import waiting_per_layer
+from ppadvisor.engine.memory_waiting import held_bytes
 from ppadvisor.engine.partition import stage_ranks
 from ppadvisor.engine.problem import Problem
-from ppadvisor.engine.recomputation import saved_per_chunk
-from ppadvisor.engine.stash import held_at_peak, share_in_work
+from ppadvisor.engine.stash import Held, Stash, share_in_work, stash_of
 from ppadvisor.engine.step_time import StageTimes, pipeline_s, stage_times, totals_of
 from ppadvisor.engine.tables import plan_of, table_of
 from ppadvisor.schedules.base import IntArray, Kind, RankOrder, Schedule
@@ -177,24 +176,21 @@ def pipeline_of(problem: Problem, plan: PlanSpec) -> Pipeline:
     if plan.pipeline_parallel * plan.virtual_stages * plan.num_microbatches > MOST_ACTIONS // 2:
         return timed
     orders = _orders(plan, timed.times, boundary_times(timed.inputs, plan))
-    alive, waiting = _in_flight(timed, orders)
-    return replace(timed, inputs=replace(timed.inputs, chunks_alive=alive, chunks_waiting=waiting), orders=orders)
+    return replace(timed, inputs=replace(timed.inputs, stash=_stash(timed, orders)), orders=orders)
 
 
-def _in_flight(timed: Pipeline, orders: Sequence[RankOrder]) -> tuple[FloatArray, FloatArray]:
-    """(forwards alive, those that wait for their weight gradient) of each chunk at the peak, (1, stages, chunks)."""
+def _stash(timed: Pipeline, orders: Sequence[RankOrder]) -> Stash:
+    """What each chunk holds at the heaviest moments, (1, stages, chunks)."""
     inputs = timed.inputs
     if timed.schedule.asynchronous:
         # a step begins with what the last one left: the order, which begins empty, may hold less
-        return inputs.chunk_in_flight, np.zeros_like(inputs.chunk_in_flight)
-    saved = saved_per_chunk(inputs)[0]
-    waiting = inputs.per_chunk(waiting_per_layer(inputs))[0]
-    # a rank without layers still holds something for each micro-batch: ties go to the first most
-    in_work = np.zeros_like(saved)
-    if inputs.problem.framework.frees_in_input_gradient:
-        in_work = share_in_work(inputs.stages.chunk_layers.sum(axis=3)[0], saved, waiting)
-    alive, later = held_at_peak(orders, saved + 1.0, waiting + 1.0, in_work)
-    return alive[None], later[None]
+        none = np.zeros_like(inputs.chunk_in_flight)
+        steady = Held(inputs.chunk_in_flight, none, none)
+        return Stash(steady, steady)
+    one = held_bytes(inputs)
+    in_work = share_in_work(inputs.stages.chunk_layers.sum(axis=3)[0], one.alive, one.waiting)
+    stash = stash_of(orders, one, in_work, inputs.stages.chunk_head[0])
+    return Stash(*(held.each(lambda values: values[None]) for held in (stash.at_peak, stash.at_loss)))
 
 
 @dataclass(frozen=True)

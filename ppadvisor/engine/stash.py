@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, fields
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,21 +11,59 @@ from numpy.typing import NDArray
 from ppadvisor.schedules.base import Kind, RankOrder
 
 FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
 
 
-def held_at_peak(
-    orders: Sequence[RankOrder], saved_bytes: FloatArray, waiting_bytes: FloatArray, in_work: FloatArray
-) -> tuple[FloatArray, FloatArray]:
-    """(forwards before their backward, input gradients before their weight gradient) of each chunk, (ranks, chunks).
+@dataclass(frozen=True)
+class Held:
+    """What is alive of each chunk of each rank, in micro-batches, (..., chunks); or the bytes of one of each."""
 
-    Both at the moment at which a rank holds the most: `saved_bytes` for each forward, (ranks, chunks); `waiting_bytes`
-    instead between its input gradient and its weight gradient. Of a chunk in its input gradient the share `in_work`,
-    (ranks, chunks), still counts as saved.
+    alive: FloatArray
+    """Forwards before their backward."""
+    waiting: FloatArray
+    """Input gradients before their weight gradient."""
+    sent: FloatArray
+    """Input gradients that were handed on and stay all the same."""
+
+    def bytes_of(self, one: Held) -> FloatArray:
+        """(...,): `one` has the bytes of a micro-batch of each."""
+        return np.asarray(sum(np.sum(getattr(self, f.name) * getattr(one, f.name), axis=-1) for f in fields(Held)))
+
+    def each(self, change: Callable[[FloatArray], FloatArray]) -> Held:
+        """Every array changed alike."""
+        return Held(change(self.alive), change(self.waiting), change(self.sent))
+
+    @staticmethod
+    def stacked(parts: Iterable[Held]) -> Held:
+        """Ranks one below the other."""
+        rows = list(parts)
+        return Held(*(np.stack([getattr(row, f.name) for row in rows]) for f in fields(Held)))
+
+
+@dataclass(frozen=True)
+class Stash:
+    """What the ranks of a plan hold at the moments that count."""
+
+    at_peak: Held
+    """When a backward starts with the most in flight."""
+    at_loss: Held
+    """When the loss of a micro-batch is computed with the most in flight; ranks without the head: `at_peak`."""
+
+
+def stash_of(orders: Sequence[RankOrder], one: Held, in_work: FloatArray, head: FloatArray) -> Stash:
+    """What each rank holds of its chunks at its heaviest moments: (ranks, chunks) each.
+
+    `one`: bytes of a micro-batch. Of a chunk in its input gradient the share `in_work` still counts as alive. `head`: 1
+    for the chunk that has the head.
     """
-    saved, waiting = np.zeros_like(saved_bytes), np.zeros_like(saved_bytes)
-    for rank, order in enumerate(orders):
-        saved[rank], waiting[rank] = _of_rank(order, saved_bytes[rank], waiting_bytes[rank], in_work[rank])
-    return saved, waiting
+    ranks = range(len(orders))
+    rows = [_of_rank(orders[rank], _row(one, rank), in_work[rank], head[rank]) for rank in ranks]
+    peaks, losses = zip(*rows, strict=True)
+    return Stash(Held.stacked(peaks), Held.stacked(losses))
+
+
+def _row(held: Held, rank: int) -> Held:
+    return held.each(lambda values: values[rank])
 
 
 def share_in_work(layers: FloatArray, saved_bytes: FloatArray, waiting_bytes: FloatArray) -> FloatArray:
@@ -36,20 +75,36 @@ def share_in_work(layers: FloatArray, saved_bytes: FloatArray, waiting_bytes: Fl
     return np.where(waiting_bytes > saved_bytes, 1.0 / np.maximum(layers, 1.0), 1.0)
 
 
-def _of_rank(
-    order: RankOrder, saved_bytes: FloatArray, waiting_bytes: FloatArray, in_work: FloatArray
-) -> tuple[FloatArray, FloatArray]:
-    actions, chunks = np.arange(len(order)), len(saved_bytes)
-    kind = order.kind
+def _of_rank(order: RankOrder, one: Held, in_work: FloatArray, head: FloatArray) -> tuple[Held, Held]:
+    """At the peak and at the loss, (chunks,)."""
+    kind, chunks = order.kind, len(one.alive)
     ends = (kind == Kind.BACKWARD) | (kind == Kind.INPUT_GRAD)
-    saved_change = (kind == Kind.FORWARD).astype(np.int64) - ends
-    waiting_change = (kind == Kind.INPUT_GRAD).astype(np.int64) - (kind == Kind.WEIGHT_GRAD)
-    saved = np.zeros((len(order), chunks), dtype=np.int64)
-    waiting = np.zeros((len(order), chunks), dtype=np.int64)
-    saved[actions, order.chunk], waiting[actions, order.chunk] = saved_change, waiting_change
-    saved, waiting = saved.cumsum(axis=0), waiting.cumsum(axis=0)
-    working = np.zeros((len(order), chunks))
-    working[actions, order.chunk] = in_work[order.chunk] * (kind == Kind.INPUT_GRAD)
-    held, later = saved + working, waiting - working
-    peak = int(np.argmax(held @ saved_bytes + later @ waiting_bytes))
-    return held[peak], later[peak]
+    split = kind == Kind.INPUT_GRAD
+    alive = _running(order, (kind == Kind.FORWARD).astype(np.int64) - ends, chunks)
+    waiting = _running(order, split.astype(np.int64) - (kind == Kind.WEIGHT_GRAD), chunks)
+    sent = _running(order, split.astype(np.int64), chunks)
+    now = np.zeros((len(order), chunks))
+    now[np.arange(len(order)), order.chunk] = split
+    working = now * in_work
+    # what an input gradient hands on is not there while it is computed
+    during = Held(alive + working, waiting - working, sent - now)
+    peak = during.each(lambda values: values[_highest(during, one)])
+    # the backward of a chunk with the head begins at the loss: its micro-batch is still all there
+    at_loss = np.flatnonzero(ends & (head[order.chunk] > 0))
+    if not len(at_loss):
+        return peak, peak
+    one_more = np.zeros((len(order), chunks))
+    one_more[np.arange(len(order)), order.chunk] = ends
+    before = Held(alive + one_more, waiting - now, sent - now).each(lambda values: values[at_loss])
+    return peak, before.each(lambda values: values[_highest(before, one)])
+
+
+def _running(order: RankOrder, change: IntArray, chunks: int) -> FloatArray:
+    """(actions, chunks): the sum of the changes so far, each on the chunk of its action."""
+    changes = np.zeros((len(order), chunks))
+    changes[np.arange(len(order)), order.chunk] = change
+    return np.asarray(changes.cumsum(axis=0))
+
+
+def _highest(held: Held, one: Held) -> int:
+    return int(np.argmax(held.bytes_of(one)))

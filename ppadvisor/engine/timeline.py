@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ppadvisor import schedules
-from ppadvisor.engine.memory_activations import waiting_per_layer
+from ppadvisor.engine.memory_waiting import waiting_per_layer
 from ppadvisor.engine.pipeline import MOST_ACTIONS, pipeline_of
 from ppadvisor.engine.problem import Problem
 from ppadvisor.engine.recomputation import saved_per_chunk

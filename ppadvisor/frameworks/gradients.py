@@ -7,51 +7,72 @@ from ppadvisor.specs.model import LayerKind, ModelSpec, MoeSpec
 from ppadvisor.specs.training import TrainingSpec
 
 
-def output_gradients(model: ModelSpec, training: TrainingSpec, kind: LayerKind) -> tuple[Tensor, ...]:
-    """Gradients of what linears, experts and norms put out: what the weight gradients need beside the saved inputs."""
+def output_gradients(
+    model: ModelSpec, training: TrainingSpec, kind: LayerKind, *, gathered: bool = False
+) -> tuple[Tensor, ...]:
+    """Gradients of what linears, experts and norms put out: what the weight gradients need beside the saved inputs.
+
+    `gathered`: linears see the whole sequence, as DTensor has it under sequence parallelism.
+    """
     h, element = model.hidden_size, training.activation_bytes
+    spread = Spread.WHOLE if gathered else Spread.SEQUENCE
     # the outputs of attention and feed-forward: one and the same where both are added to the residual stream untouched
     outputs = 1 if model.parallel_block and not training.dropout else 2
     gates = 2 if model.gated_mlp else 1
     if kind.moe and model.moe:
-        feed_forward = _expert_gradients(model, model.moe, element, gates)
+        feed_forward = _expert_gradients(model, model.moe, element, gates, spread)
         if not model.moe.num_shared_experts:
             outputs = 1  # the routed experts' own are counted with them
     else:
         width = gates * element * model.ffn_hidden_size
         feed_forward = [Tensor("gradients of the feed-forward", width, Spread.TENSOR)]
-    residual = element * h * (outputs + model.norms_per_layer)
     return (
-        *_attention_gradients(model, element),
-        Tensor("gradients of the residual stream", residual, Spread.SEQUENCE),
+        *_attention_gradients(model, element, spread),
+        Tensor("gradients of the residual stream", element * h * outputs, spread),
+        Tensor("gradients of the norms' outputs", element * h * model.norms_per_layer, Spread.SEQUENCE),
         *feed_forward,
     )
 
 
-def _attention_gradients(model: ModelSpec, element: int) -> list[Tensor]:
+def freed_tail(model: ModelSpec, training: TrainingSpec, kind: LayerKind) -> tuple[Tensor, ...]:
+    """Of what the last layer of a stage saved, what torch's step for the input gradient lets go of.
+
+    What comes behind the last product, which no weight gradient needs: the experts' outputs, a dropout's mask.
+    """
+    tensors = []
+    if kind.moe and model.moe:
+        tensors.append(Tensor("expert output", training.activation_bytes * model.hidden_size, Spread.EXPERT_TOKENS))
+    if training.dropout:
+        tensors.append(Tensor("last dropout mask", model.hidden_size, Spread.SEQUENCE))
+    return tuple(tensors)
+
+
+def _attention_gradients(model: ModelSpec, element: int, spread: Spread) -> list[Tensor]:
     """Of the projections to q, k, v, and of the norms between."""
     a, mla = model.num_attention_heads, model.mla
     if mla:
         latents = 2 * (mla.q_lora_rank or 0) + 2 * mla.kv_lora_rank + mla.qk_rope_head_dim
         expanded = a * (2 * mla.qk_nope_head_dim + mla.qk_rope_head_dim + mla.v_head_dim)
         return [
-            Tensor("gradients of the latents", element * latents, Spread.SEQUENCE),
-            Tensor("gradients of q, k, v", element * expanded, Spread.TENSOR),
+            Tensor("gradients of the latents", element * latents, spread, attention_share=1.0),
+            Tensor("gradients of q, k, v", element * expanded, Spread.TENSOR, attention_share=1.0),
         ]
     width, kv_width = a * model.head_dim, model.num_query_groups * model.head_dim
-    tensors = [Tensor("gradients of q, k, v", element * (width + 2 * kv_width), Spread.TENSOR)]
+    name = "gradients of q, k, v"
+    tensors = [Tensor(name, element * (width + 2 * kv_width), Spread.TENSOR, attention_share=1.0)]
     if model.qk_norm != "none":
-        tensors.append(Tensor("gradients of q, k behind their norm", element * (width + kv_width), Spread.TENSOR))
+        name = "gradients of q, k behind their norm"
+        tensors.append(Tensor(name, element * (width + kv_width), Spread.TENSOR, attention_share=1.0))
     return tensors
 
 
-def _expert_gradients(model: ModelSpec, moe: MoeSpec, element: int, gates: int) -> list[Tensor]:
+def _expert_gradients(model: ModelSpec, moe: MoeSpec, element: int, gates: int, spread: Spread) -> list[Tensor]:
     """Of the routed experts' two products, of the router and of the shared experts' first product."""
     gated = 1 if moe.shared_expert_gate else 0
     tensors = [
         Tensor("gradients of the experts", gates * element * moe.moe_ffn_hidden_size, Spread.EXPERT_INNER),
         Tensor("gradients of the experts' outputs", element * model.hidden_size, Spread.EXPERT_TOKENS),
-        Tensor("gradients of the router", element * (moe.num_experts + gated), Spread.SEQUENCE),
+        Tensor("gradients of the router", element * (moe.num_experts + gated), spread),
     ]
     if moe.num_shared_experts and moe.shared_expert_ffn_hidden_size:
         shared = moe.num_shared_experts * moe.shared_expert_ffn_hidden_size
@@ -89,6 +110,18 @@ def plain_backward_work(model: ModelSpec, training: TrainingSpec, kind: LayerKin
     else:
         largest = Tensor("feed-forward gradients", gates * element * model.ffn_hidden_size, Spread.TENSOR)
     return (*_residual_work(model, training), largest, *_score_work(model, training))
+
+
+def last_product_work(model: ModelSpec, training: TrainingSpec, kind: LayerKind) -> tuple[Tensor, ...]:
+    """What is alive beside the gradient of the feed-forward's last matrix when plain torch has made that.
+
+    The gradient of the product's input; of its output, for experts in the place of the saved output that is freed.
+    """
+    moe = model.moe if kind.moe else None
+    width = moe.moe_ffn_hidden_size if moe else model.ffn_hidden_size
+    spread = Spread.EXPERT_INNER if moe else Spread.TENSOR
+    inner = Tensor("gradient of the last product's input", training.activation_bytes * width, spread)
+    return (*_residual_work(model, training), inner)
 
 
 def _residual_work(model: ModelSpec, training: TrainingSpec) -> list[Tensor]:

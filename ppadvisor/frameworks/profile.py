@@ -157,8 +157,21 @@ class FrameworkProfile:
     """Options that build a plan's stages, as its configuration names them; a flag without a value has an empty one."""
     splits: Callable[[ModelSpec, int, int], tuple[Split, ...]] | None = None
     """The splits that it can build for p and v; None: any."""
+    last_product_work: Callable[[ModelSpec, TrainingSpec, LayerKind], tuple[Tensor, ...]] | None = None
+    """What is alive beside the gradient of the feed-forward's last matrix, a tensor of its own till it is added to the
+    accumulated one; None: the product adds to that itself (fused gradient accumulation)."""
+    keeps_gathered_inputs: bool = False
+    """Under sequence parallelism a linear keeps its whole input, gathered, on every rank (torch's DTensor)."""
+    freed_tail: Callable[[ModelSpec, TrainingSpec, LayerKind], tuple[Tensor, ...]] | None = None
+    """Of what the last layer of a stage saved, what a split backward frees in its first part, if it frees no more."""
+    holds_logits: tuple[str, ...] = ()
+    """Schedules under which the last logits stay until the next ones are there, in 16 bit."""
     keeps_all_receive_buffers: bool = False
     """A receive buffer for each of the m micro-batches and each neighbour, kept for good (torch's engine)."""
+    keeps_input_gradients: bool = False
+    """What the first part of a split backward hands on stays to the end of the step (torch's engine)."""
+    whole_backward_on_first: bool = False
+    """On the model's first stage the first part of a split backward does nothing, the second all (torch's engine)."""
 
     def gradient_precision(self, training: TrainingSpec) -> GradientPrecision:
         """Precision of the accumulated gradient: as given, else the framework's."""

@@ -7,6 +7,11 @@ Bytes per token in 16 bit: Korthikanti et al. 2022 (arXiv 2205.05198, section 4.
 and values of latent attention each in a tensor of their own (Megatron). Without it every operation is plain torch's
 own, but for norms and flash attention, which are one kernel each; that list is what torch's autograd saves, byte for
 byte (tests/live/test_saved_tensors.py).
+
+`gathered` is about sequence parallelism: torch's DTensor gathers the sequence in front of a linear, which keeps what it
+got, the whole sequence on every rank (torch/distributed/tensor/parallel/style.py, PrepareModuleInput; torchtitan
+models/llama3/infra/parallelize.py, apply_tp; counted in tests/live/test_gathered.py). Without it a rank keeps its part
+and gathers again in the backward (Megatron-LM core/tensor_parallel/layers.py).
 """
 
 from __future__ import annotations
@@ -48,17 +53,23 @@ def _statistics(model: ModelSpec) -> int:
     return 8 if model.normalization == "layernorm" else 4
 
 
-def norm_tensors(model: ModelSpec, training: TrainingSpec, element: int) -> list[Tensor]:
+def _of_linears(gathered: bool) -> Spread:
+    """How what a linear takes is divided where the sequence is."""
+    return Spread.WHOLE if gathered else Spread.SEQUENCE
+
+
+def norm_tensors(model: ModelSpec, training: TrainingSpec, element: int, gathered: bool = False) -> list[Tensor]:
     """Inputs of the norms (the residual stream) and their outputs (inputs of the linears behind them)."""
+    linears = _of_linears(gathered)
     h = model.hidden_size
     inputs = 1 if model.parallel_block else 2
     tensors = [
         Tensor("norm inputs", inputs * element * h, Spread.SEQUENCE, attention_share=0.5),
-        Tensor(ATTENTION_NORM, element * h, Spread.SEQUENCE, modules=("layernorm",), attention_share=1.0),
+        Tensor(ATTENTION_NORM, element * h, linears, modules=("layernorm",), attention_share=1.0),
         Tensor("norm statistics", _statistics(model) * model.norms_per_layer, Spread.SEQUENCE, attention_share=0.5),
     ]
     if model.norms_per_layer > 1:
-        tensors.append(Tensor(FEED_FORWARD_NORM, element * h, Spread.SEQUENCE, modules=("layernorm",)))
+        tensors.append(Tensor(FEED_FORWARD_NORM, element * h, linears, modules=("layernorm",)))
     if not training.fused_norm:
         # 4 bytes of fp32 in place of the input's 2, and the normalised value in front of the weight
         tensors.append(Tensor("norms in fp32", 4 * h * model.norms_per_layer, Spread.SEQUENCE, attention_share=0.5))
@@ -68,10 +79,12 @@ def norm_tensors(model: ModelSpec, training: TrainingSpec, element: int) -> list
     return tensors
 
 
-def attention_tensors(model: ModelSpec, training: TrainingSpec, element: int, fused: bool) -> list[Tensor]:
+def attention_tensors(
+    model: ModelSpec, training: TrainingSpec, element: int, fused: bool, gathered: bool = False
+) -> list[Tensor]:
     """q, k, v, the attention core of the kernel in use, and the input of the output projection."""
     if model.mla:
-        return [*_mla_tensors(model, model.mla, element, fused), *_core_tensors(model, training, element)]
+        return [*_mla_tensors(model, model.mla, element, fused, gathered), *_core_tensors(model, training, element)]
     heads, groups = model.num_attention_heads, model.num_query_groups
     width, kv_width = heads * model.head_dim, groups * model.head_dim
     tensors = [
@@ -94,18 +107,18 @@ def attention_tensors(model: ModelSpec, training: TrainingSpec, element: int, fu
     return [*tensors, *_core_tensors(model, training, element)]
 
 
-def _mla_tensors(model: ModelSpec, mla: MlaSpec, element: int, fused: bool) -> list[Tensor]:
+def _mla_tensors(model: ModelSpec, mla: MlaSpec, element: int, fused: bool, gathered: bool) -> list[Tensor]:
     """DeepSeek-V2 (arXiv 2405.04434) section 2.1: latents, the expanded q, k, v, the attention output."""
     a, qk = model.num_attention_heads, mla.qk_nope_head_dim + mla.qk_rope_head_dim
     normed = (mla.q_lora_rank or 0) + mla.kv_lora_rank
     statistics = _statistics(model) * (2 if mla.q_lora_rank else 1)
     # In plain torch v is a part of the up-projection's output, and a part keeps the whole alive: the keys too.
     v_storage = mla.v_head_dim + (0 if fused else mla.qk_nope_head_dim)
-    expanded, up = element * a * (2 * qk + v_storage), ("mla_up_proj",)
+    expanded, up, spread = element * a * (2 * qk + v_storage), ("mla_up_proj",), _of_linears(gathered)
     return [
-        Tensor("latents", element * (normed + mla.qk_rope_head_dim), Spread.SEQUENCE, attention_share=1.0),
-        Tensor("normed latents", element * normed, Spread.SEQUENCE, modules=up, attention_share=1.0),
-        Tensor("statistics of the latents", statistics, Spread.SEQUENCE, modules=up, attention_share=1.0),
+        Tensor("latents", element * (normed + mla.qk_rope_head_dim), spread, attention_share=1.0),
+        Tensor("normed latents", element * normed, spread, modules=up, attention_share=1.0),
+        Tensor("statistics of the latents", statistics, spread, modules=up, attention_share=1.0),
         Tensor("q, k, v", expanded, Spread.TENSOR, modules=up, attention_share=1.0),
         Tensor(ATTENTION_OUTPUT, element * a * mla.v_head_dim, Spread.TENSOR, attention_share=1.0),
     ]
@@ -153,9 +166,9 @@ def mlp_tensors(model: ModelSpec, width: int, element: int, fused: bool) -> list
     return _inner_tensors(model, width, element, fused, Spread.TENSOR, ("mlp", "activation"))
 
 
-def moe_tensors(model: ModelSpec, moe: MoeSpec, element: int, fused: bool) -> list[Tensor]:
+def moe_tensors(model: ModelSpec, moe: MoeSpec, element: int, fused: bool, gathered: bool = False) -> list[Tensor]:
     """Dispatched tokens, inner tensors of the routed and shared experts, the router."""
-    h, k, moe_module = model.hidden_size, moe.experts_per_token, ("moe",)
+    h, k, moe_module, spread = model.hidden_size, moe.experts_per_token, ("moe",), _of_linears(gathered)
     tensors = [
         Tensor("expert input", element * h, Spread.EXPERT_TOKENS, modules=moe_module),
         *_inner_tensors(model, moe.moe_ffn_hidden_size, element, fused, Spread.EXPERT_INNER, (*moe_module, "moe_act")),
@@ -169,7 +182,7 @@ def moe_tensors(model: ModelSpec, moe: MoeSpec, element: int, fused: bool) -> li
             Tensor("expert output", element * h, Spread.EXPERT_TOKENS, modules=moe_module),
             # fp32 probabilities; of each chosen expert three 64-bit indices (expert, order, row) and the weight in fp32
             # and as an activation; their fp32 sum
-            Tensor("router", 4 * moe.num_experts + (3 * 8 + 4 + element) * k + 4, Spread.SEQUENCE, modules=moe_module),
+            Tensor("router", 4 * moe.num_experts + (3 * 8 + 4 + element) * k + 4, spread, modules=moe_module),
         ]
     if moe.num_shared_experts and moe.shared_expert_ffn_hidden_size:
         width = moe.num_shared_experts * moe.shared_expert_ffn_hidden_size
@@ -178,20 +191,22 @@ def moe_tensors(model: ModelSpec, moe: MoeSpec, element: int, fused: bool) -> li
         tensors += [replace(tensor, name=f"shared {tensor.name}") for tensor in shared]
         if moe.shared_expert_gate:
             name = "shared output and its gate"
-            tensors.append(Tensor(name, element * (h + 1), Spread.SEQUENCE, modules=moe_module))
+            tensors.append(Tensor(name, element * (h + 1), spread, modules=moe_module))
     return tensors
 
 
-def layer_tensors(model: ModelSpec, training: TrainingSpec, kind: LayerKind, *, fused: bool) -> list[Tensor]:
+def layer_tensors(
+    model: ModelSpec, training: TrainingSpec, kind: LayerKind, *, fused: bool, gathered: bool = False
+) -> list[Tensor]:
     """All that one layer of this kind keeps for its backward, without recomputation."""
     element = training.activation_bytes
     if kind.moe and model.moe:
-        feed_forward = moe_tensors(model, model.moe, element, fused)
+        feed_forward = moe_tensors(model, model.moe, element, fused, gathered)
     else:
         feed_forward = mlp_tensors(model, model.ffn_hidden_size, element, fused)
     return [
-        *norm_tensors(model, training, element),
-        *attention_tensors(model, training, element, fused),
+        *norm_tensors(model, training, element, gathered),
+        *attention_tensors(model, training, element, fused, gathered),
         *feed_forward,
         *dropout_tensors(model, training),
     ]

@@ -10,8 +10,8 @@ from ppadvisor.report.prose import join_blocks
 from ppadvisor.report.rows import Column, render_rows
 from ppadvisor.report.timeline_words import Unit, unit_of
 from ppadvisor.report.validate_view import format_error
-from ppadvisor.units import format_fraction, format_seconds
-from ppadvisor.verify.results import OpsReport, RunReport, VerifyReport
+from ppadvisor.units import GIB, format_fraction, format_seconds
+from ppadvisor.verify.results import MemoryReport, OpsReport, RunReport, VerifyReport
 
 Tables = Iterator[tuple[Sequence[Column], Sequence[Any], str]]
 
@@ -32,6 +32,33 @@ DIFFERENCES = (
     Column("position", "position"),
     Column("predicted", "ours", justify="left"),
     Column("torch", "torch's", justify="left"),
+)
+
+
+def _gib(size_bytes: int) -> str:
+    """GiB to a hundredth: what is compared may be small."""
+    return f"{size_bytes / GIB:.2f}"
+
+
+MEMORY = (
+    Column("rank", "rank"),
+    Column("predicted_bytes", "predicted [GiB]", _gib),
+    Column("measured_bytes", "measured [GiB]", _gib),
+    Column("difference_fraction", "off", format_error),
+    Column("predicted_saved_bytes", "saved, predicted", _gib),
+    Column("measured_saved_bytes", "saved, measured", _gib),
+    Column("saved_difference_fraction", "off", format_error),
+    Column("largest_term", "largest difference", justify="left"),
+    Column("largest_term_bytes", "of [GiB]", _gib),
+    Column("measured_during", "peak during", justify="left"),
+    Column("agrees", "agrees", _yes),
+)
+MEMORY_TERMS = (
+    Column("rank", "rank"),
+    Column("term", "term", justify="left"),
+    Column("predicted_bytes", "predicted [GiB]", _gib),
+    Column("measured_bytes", "measured [GiB]", _gib),
+    Column("difference_bytes", "more [GiB]", _gib),
 )
 
 
@@ -98,6 +125,9 @@ def _tables(report: VerifyReport) -> Tables:
     if isinstance(report, OpsReport):
         yield OPS, report.rows, ""
         yield DIFFERENCES, report.differences, "Side by side, the first of each rank"
+    if isinstance(report, MemoryReport):
+        yield MEMORY, report.rows, ""
+        yield MEMORY_TERMS, report.terms, "Term by term at the peak"
     if isinstance(report, RunReport):
         yield _rank_columns(unit_of(report.terms[0].predicted)), report.rows, ""
 
@@ -106,6 +136,8 @@ def _header(report: VerifyReport) -> Iterator[str]:
     p, v, m = report.pipeline_parallel, report.virtual_stages, report.num_microbatches
     yield f"Verify    {report.kind}: {report.schedule} p={p} v={v} m={m}"
     yield f"Against   torch {report.torch_version.partition('+')[0]}, {report.engine}"
+    if isinstance(report, MemoryReport):
+        yield f"Model     {report.model}, as {report.framework} is predicted"
     if isinstance(report, RunReport):
         yield from _run_lines(report)
     yield f"Verdict   {'agrees' if report.agrees else 'DOES NOT AGREE'}"

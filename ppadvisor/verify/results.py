@@ -64,6 +64,49 @@ class OpsReport(VerifyReport):
     """The first of each rank that differs."""
 
 
+class MemoryTerm(Result):
+    """One part of what a rank held at its peak."""
+
+    rank: int
+    term: str
+    predicted_bytes: int
+    measured_bytes: int
+    difference_bytes: int
+    """Measured less predicted."""
+
+
+class MemoryRow(Result):
+    """One rank at its peak, weights, their gradients and optimizer states left out."""
+
+    rank: int
+    predicted_bytes: int
+    measured_bytes: int
+    difference_fraction: float
+    """Measured over predicted, less 1."""
+    predicted_saved_bytes: int
+    """The most that is saved for a backward, at whatever moment."""
+    measured_saved_bytes: int
+    saved_difference_fraction: float
+    predicted_moment: str
+    measured_during: str
+    """Torch's action (stage, F, B, I or W, micro-batch) and the operation in which the peak stood."""
+    largest_term: str | None
+    """The part that differs most."""
+    largest_term_bytes: int
+    """Measured less predicted."""
+    agrees: bool
+
+
+class MemoryReport(VerifyReport):
+    """The answer of `verify --memory`."""
+
+    kind: Literal["memory"] = "memory"
+    framework: str
+    model: str
+    rows: tuple[MemoryRow, ...]
+    terms: tuple[MemoryTerm, ...]
+
+
 class RunTerm(Result):
     """One quantity of the whole pipeline."""
 

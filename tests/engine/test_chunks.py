@@ -8,7 +8,7 @@ from ppadvisor.engine.inputs import PlanInputs
 from ppadvisor.engine.parameters import count_parameters
 from ppadvisor.engine.partition import Layout, candidate_splits, stage_ranks, stages_of
 from ppadvisor.engine.pipeline import pipeline_of
-from ppadvisor.engine.stash import held_at_peak, share_in_work
+from ppadvisor.engine.stash import Held, share_in_work, stash_of
 from ppadvisor.engine.tables import layers_of_ranks, table_of
 from ppadvisor.schedules.base import RankOrder, peak_in_flight_chunks
 from ppadvisor.specs.plan import PlanSpec
@@ -28,8 +28,8 @@ def test_what_is_held_is_counted_along_the_order(name: str) -> None:
     for p, m in sizes:
         orders = schedule.rank_orders(p, m)
         ones = np.ones(schedule.placement(p, v).shape)
-        saved, waiting = held_at_peak(orders, ones, ones, 0 * ones)
-        assert (saved + waiting).sum(axis=1).tolist() == peak_in_flight_chunks(orders).tolist()
+        peak = stash_of(orders, Held(ones, ones, 0 * ones), 0 * ones, 0 * ones).at_peak
+        assert (peak.alive + peak.waiting).sum(axis=1).tolist() == peak_in_flight_chunks(orders).tolist()
 
 
 @pytest.mark.parametrize(
@@ -44,8 +44,29 @@ def test_the_layer_in_work_does_not_wait(layers: int, waiting_bytes: float, expe
     """A forward takes 2 bytes; F F I I W W hold the most in the last layer of I, counted once, or before the first."""
     orders = (RankOrder.parse("F0.0 F0.1 I0.0 I0.1 W0.0 W0.1"),)
     saved, waiting = np.array([[2.0]]), np.array([[waiting_bytes]])
-    held = held_at_peak(orders, saved, waiting, share_in_work(np.array([[float(layers)]]), saved, waiting))
-    assert tuple(counts[0].tolist() for counts in held) == expected
+    in_work = share_in_work(np.array([[float(layers)]]), saved, waiting)
+    held = stash_of(orders, Held(saved, waiting, 0 * saved), in_work, 0 * saved).at_peak
+    assert (held.alive[0].tolist(), held.waiting[0].tolist()) == expected
+
+
+def test_at_the_loss_its_micro_batch_is_all_there() -> None:
+    """F0 F1 I0 I1 W0 W1 of a chunk with the head: at the loss of the second, the first waits and no gradient of it."""
+    orders = (RankOrder.parse("F0.0 F0.1 I0.0 I0.1 W0.0 W0.1"),)
+    one = np.ones((1, 1))
+    stash = stash_of(orders, Held(2 * one, 5 * one, one), 0 * one, one)
+    assert (stash.at_loss.alive.item(), stash.at_loss.waiting.item(), stash.at_loss.sent.item()) == (1.0, 1.0, 1.0)
+    assert (stash.at_peak.alive.item(), stash.at_peak.waiting.item(), stash.at_peak.sent.item()) == (0.0, 2.0, 1.0)
+
+
+def test_what_was_sent_adds_up_to_the_end() -> None:
+    """F I W F I W: at the second weight gradient's start two gradients were sent and stay, one more than at the first.
+
+    Their bytes move the peak to the last of what would else be equal moments.
+    """
+    orders = (RankOrder.parse("F0.0 I0.0 W0.0 F0.1 I0.1 W0.1"),)
+    one = np.ones((1, 1))
+    peak = stash_of(orders, Held(one, 2 * one, one), 0 * one, 0 * one).at_peak
+    assert (peak.alive.item(), peak.waiting.item(), peak.sent.item()) == (0.0, 1.0, 1.0)
 
 
 @pytest.mark.parametrize("name", schedules.SCHEDULES)
@@ -98,7 +119,8 @@ def test_the_exact_count_is_the_closed_form_for_equal_chunks(name: str) -> None:
     schedule = schedules.get(name)
     v = schedule.virtual_stages.default
     exact = pipeline_of(problem(LLAMA, framework="generic"), plan(name, 4, 8, v)).inputs
-    alive = np.asarray(exact.chunks_alive) + np.asarray(exact.chunks_waiting)
+    assert exact.stash is not None
+    alive = exact.stash.at_peak.alive + exact.stash.at_peak.waiting
     per_rank = alive.sum(axis=2)[0] / (v if schedule.parameter_copies == 1 else 1)
     closed = np.broadcast_to(schedule.in_flight_microbatches(4, 8, v, np.arange(4)), (4,))
     # an order made for the times at hand may use its memory limit to the full, one more than for equal times

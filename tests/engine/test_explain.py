@@ -134,7 +134,8 @@ def test_chunks_are_those_of_the_plan(name: str, framework: str, schedule: str) 
             for chunk in shown.chunks:
                 last = chunk.stage == len(plan.layers_per_chunk) - 1
                 assert chunk.num_layers == plan.layers_per_chunk[chunk.stage] + mtp * last
-            if shown.moment in ("layer_backward", "loss", "head_backward"):
+            # at the loss others may be in flight: what a rank holds the most of counts in bytes
+            if shown.moment == "layer_backward":
                 alive = sum(chunk.in_flight + chunk.waiting for chunk in shown.chunks)
                 counted = estimate.memory.stages[shown.stage].in_flight_microbatches
                 assert alive == pytest.approx(counted * len(shown.chunks) / of.parameter_copies)

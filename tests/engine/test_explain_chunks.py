@@ -85,7 +85,7 @@ def test_kinds_of_layer_within_chunks() -> None:
 
 
 def test_what_waits_for_its_weight_gradient() -> None:
-    """ZB-H1's last rank of four does its first weight gradient after the fourth input gradient: four wait.
+    """ZB-H1's last rank of four does its first weight gradient after the fourth input gradient: at its loss three wait.
 
     A GPT layer then holds 22 s b h more than it saved: measured on torch 2.13 (`frameworks.generic`).
     """
@@ -94,22 +94,22 @@ def test_what_waits_for_its_weight_gradient() -> None:
     assert layer.waiting_bytes - layer.saved_bytes == 22 * 2048 * 512
     assert sum(tensor.bytes for tensor in layer.waiting) == layer.waiting_bytes
     waiting = term(last, "waiting_activations")
-    assert waiting == ("w * n * S_w", f"4 * 2 * {layer.waiting_bytes}", 4 * 2 * layer.waiting_bytes)
+    assert waiting == ("w * n * S_w", f"3 * 2 * {layer.waiting_bytes}", 3 * 2 * layer.waiting_bytes)
     assert (last.in_flight_microbatches.value, last.in_flight_microbatches.counted) == (4, 4)
     assert small("gpt", "1f1b").layers[0].waiting == ()
 
 
 def test_the_closed_form_and_the_count_may_differ() -> None:
-    """ZB-V, one micro-batch, all recomputed, rank 0 with chunks of two layers and one: the peak is not where most are.
+    """ZB-V, one micro-batch, all recomputed, rank 1 with chunks of two layers and one: the peak is not where most are.
 
-    After I of chunk 1 it holds two checkpoints and one whole layer, two chunks; after I of chunk 0, with W of chunk 1
-    done, two whole layers, one chunk: half of what the closed form min(2m, 2p, m + 1 + r)/2 counts.
+    In I of chunk 1 it holds two checkpoints and one whole layer, two chunks; in I of chunk 0, with W of chunk 1 done,
+    one whole layer waits and one is in work, one chunk: half of what the closed form min(2m, 2p, m + 1 + r)/2 counts.
     """
     of = problem(model("llama"), num_gpus=4)
     changed = {"virtual_stages": 2, "num_microbatches": 1, "recompute": "full"}
-    stage = explained(of, "zb-v", (2, 2, 2, 2, 1, 1, 1, 1), **changed).stages[0]
+    stage = explained(of, "zb-v", (2, 2, 2, 2, 1, 1, 1, 1), **changed).stages[1]
     assert (stage.in_flight_microbatches.value, stage.in_flight_microbatches.counted) == (1, 0.5)
-    assert [(chunk.in_flight, chunk.waiting) for chunk in stage.chunks] == [(0, 1), (0, 0)]
+    assert [(chunk.in_flight, chunk.waiting) for chunk in stage.chunks] == [(0.5, 0.5), (0, 0)]
 
 
 def test_old_weights_of_asynchronous_schedules() -> None:
@@ -157,8 +157,8 @@ def test_a_spread_head_holds_one_loss_of_several_micro_batches() -> None:
     last = small("llama", "1f1b-vocab-1").stages[3]
     assert last.chunks[0].in_flight == 3
     formula, substituted, _ = term(last, "head_activations")
-    assert formula == "(k_head * 4 * T * h / t + max(k_head - 1, 0) * 6 * T * V / t) / p"
-    assert substituted.startswith("(1 * 4 * 2048 * 512 / 1 + max(1 - 1, 0)")
+    assert formula == "(k_head * 2 * T * 2 * h / t + max(k_head - 1, 0) * 6 * T * V / t) / p"
+    assert substituted.startswith("(1 * 2 * 2048 * 2 * 512 / 1 + max(1 - 1, 0)")
 
 
 def test_a_micro_batch_passes_one_copy_of_the_model() -> None:

@@ -23,6 +23,7 @@ ACTIVATIONS = (
     "saved_activations",
     "waiting_activations",
     "sent_outputs",
+    "sent_gradients",
     "embedding_activations",
     "layer_backward_work",
     "handoff_buffers",

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from ppadvisor.engine.inputs import PlanInputs
-from ppadvisor.engine.layer_work import work_by_half
+from ppadvisor.engine.layer_work import activations_by_half
 from ppadvisor.engine.problem import Problem
 from ppadvisor.frameworks.profile import Tensor
 from ppadvisor.specs.model import LayerKind, ModelSpec
@@ -61,7 +61,7 @@ class LayerCase:
 
     def work_bytes(self, framework: str) -> float:
         """What the engine says that one layer's backward works with."""
-        return float(np.maximum(*work_by_half(self.inputs(framework=framework), self.kind))[0])
+        return float(np.maximum(*activations_by_half(self.inputs(framework=framework), self.kind))[0])
 
 
 def case_of(record: dict[str, Any]) -> LayerCase:

@@ -4,4 +4,5 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
-collect_ignore = [] if find_spec("torch") else ["layers.py", "pipeline.py", "recount.py", "saved.py", "working.py"]
+HELPERS = ["pipeline.py", "recount.py", "recount_memory.py", "saved.py", "working.py"]
+collect_ignore = [] if find_spec("torch") else HELPERS

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
+from ppadvisor.verify.layers import Layer, Norm, Shard, linear
 from tests.engine.pipelined import LAYERS_A_RANK, MICROBATCHES, RANKS, small_gpt
-from tests.live.layers import Layer, Norm, linear
 from tests.live.saved import Kept, storage
 
 torch: Any = pytest.importorskip("torch", reason="compares with torch, which is not installed")
@@ -31,7 +31,7 @@ class Stage(torch.nn.Module):  # type: ignore[misc] # torch may be missing, so i
         of = small_gpt()
         spec, run = of.model, of.training
         h, kind = spec.hidden_size, spec.layer_kinds()[0][0]
-        self.layers = torch.nn.Sequential(*(Layer(spec, run, kind) for _ in range(LAYERS_A_RANK)))
+        self.layers = torch.nn.Sequential(*(Layer(spec, run, kind, Shard()) for _ in range(LAYERS_A_RANK)))
         self.table = torch.nn.Embedding(spec.vocab_size, h) if rank == 0 else None
         self.positions = torch.nn.Parameter(torch.zeros(run.sequence_length, h)) if rank == 0 else None
         last = (Norm("layernorm", h), linear(h, spec.vocab_size))

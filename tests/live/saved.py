@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from ppadvisor.verify.layers import Shard, layer
 from tests.frameworks.counted import LayerCase
-from tests.live.layers import layer
 
 torch: Any = pytest.importorskip("torch", reason="compares with torch, which is not installed")
 
@@ -67,7 +67,9 @@ def keeping(module: Any, run: Callable[[], Any]) -> tuple[Kept, Any]:
 def stack(case: LayerCase, layers: int = 1) -> tuple[Any, Any]:
     """Some layers of the case in a row, and an input as the stage before would send it."""
     training = case.problem().training
-    module = torch.nn.Sequential(*(layer(case.model, training, case.kind, case.tensor_parallel) for _ in range(layers)))
+    module = torch.nn.Sequential(
+        *(layer(case.model, training, case.kind, Shard(case.tensor_parallel)) for _ in range(layers))
+    )
     shape = (case.micro_batch_size, training.sequence_length, case.model.hidden_size)
     dtype = next(module.parameters()).dtype
     return module, torch.empty(shape, dtype=dtype, device="meta", requires_grad=True)

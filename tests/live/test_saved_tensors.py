@@ -1,7 +1,7 @@
 """Bytes that the installed torch keeps of real layers against our lists: equal. Skipped where torch is missing.
 
-The layers are those of tests/live/layers.py, on torch's meta device: everything runs but the arithmetic, so that a
-layer of a real model's size takes milliseconds. The same counts stand in tests/published for machines without torch.
+The layers are those of ppadvisor/verify/layers.py, on torch's meta device: everything runs but the arithmetic, so that
+a layer of a real model's size takes milliseconds. The same counts stand in tests/published for machines without torch.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ import pytest
 
 from ppadvisor.engine.recomputation import layer_saved
 from ppadvisor.specs.recomputation import FULL
+from ppadvisor.verify.layers import Norm
 from tests.frameworks.counted import DOCUMENT, LayerCase, every_layer
-from tests.live.layers import Norm
 from tests.live.saved import SplitBackward, keeping, saved, size, stack, torch
 from tests.live.working import backward_work
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from ppadvisor.frameworks.deepspeed.rules import RULES
 from ppadvisor.frameworks.deepspeed.split import split_settings, splits
-from ppadvisor.frameworks.gradients import output_gradients, plain_backward_work
+from ppadvisor.frameworks.gradients import last_product_work, output_gradients, plain_backward_work
 from ppadvisor.frameworks.profile import FrameworkProfile, Tensor
 from ppadvisor.frameworks.tensors import LOSSES, layer_tensors
 from ppadvisor.specs.model import LayerKind, ModelSpec
@@ -61,6 +61,7 @@ PROFILE = FrameworkProfile(
     saved_tensors=saved_tensors,
     waiting_tensors=waiting_tensors,
     backward_work=plain_backward_work,
+    last_product_work=last_product_work,
     rules=RULES,
     split_settings=split_settings,
     splits=splits,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ppadvisor.frameworks.gradients import output_gradients, plain_backward_work
+from ppadvisor.frameworks.gradients import last_product_work, output_gradients, plain_backward_work
 from ppadvisor.frameworks.profile import FrameworkProfile, LossProfile, Spread, Tensor
 from ppadvisor.frameworks.scaling.rules import RULES
 from ppadvisor.frameworks.scaling.split import split_settings
@@ -56,6 +56,7 @@ PROFILE = FrameworkProfile(
     saved_tensors=saved_tensors,
     waiting_tensors=waiting_tensors,
     backward_work=plain_backward_work,
+    last_product_work=last_product_work,
     rules=RULES,
     split_settings=split_settings,
     dummy_weight_gradients=False,

@@ -5,7 +5,7 @@ Source: torch 2.13, torch/distributed/pipelining/schedules.py (constraints: its 
 
 from __future__ import annotations
 
-from ppadvisor.frameworks.gradients import output_gradients, plain_backward_work
+from ppadvisor.frameworks.gradients import freed_tail, last_product_work, output_gradients, plain_backward_work
 from ppadvisor.frameworks.profile import FrameworkProfile, Tensor
 from ppadvisor.frameworks.tensors import LOSSES, layer_tensors
 from ppadvisor.frameworks.torchtitan.rules import RULES
@@ -16,12 +16,12 @@ from ppadvisor.specs.training import TrainingSpec
 
 def saved_tensors(model: ModelSpec, training: TrainingSpec, kind: LayerKind) -> tuple[Tensor, ...]:
     """Plain torch layers: gate, up, activated gate and product of a gated feed-forward are all kept."""
-    return tuple(layer_tensors(model, training, kind, fused=False))
+    return tuple(layer_tensors(model, training, kind, fused=False, gathered=True))
 
 
 def waiting_tensors(model: ModelSpec, training: TrainingSpec, kind: LayerKind) -> tuple[Tensor, ...]:
     """torch's engine frees nothing at the input gradient, and keeps the gradients that the weight gradients need."""
-    return (*saved_tensors(model, training, kind), *output_gradients(model, training, kind))
+    return (*saved_tensors(model, training, kind), *output_gradients(model, training, kind, gathered=True))
 
 
 PROFILE = FrameworkProfile(
@@ -48,12 +48,19 @@ PROFILE = FrameworkProfile(
     saved_tensors=saved_tensors,
     waiting_tensors=waiting_tensors,
     backward_work=plain_backward_work,
+    last_product_work=last_product_work,
     rules=RULES,
     split_settings=split_settings,
     dummy_weight_gradients=False,
     frees_sent_outputs=False,
+    keeps_gathered_inputs=True,
+    freed_tail=freed_tail,
     accumulates_whole_gradients=True,
     keeps_all_receive_buffers=True,
+    keeps_input_gradients=True,
+    # both are loops with the output in a variable: pipelining/schedules.py:900-925, 1049-1143
+    holds_logits=("gpipe", "1f1b"),
+    whole_backward_on_first=True,
     recompute_modules=("core_attn",),
     recompute_methods=("block",),
 )

@@ -1,4 +1,4 @@
-"""Transformer layers written in plain torch for the tests, on its meta device: shapes and autograd, no numbers.
+"""Transformer layers written in plain torch, for its meta device: shapes and autograd, no numbers.
 
 On `meta` the same kernels are chosen as on a GPU where that matters for memory: norm statistics in fp32, dropout with a
 one-byte mask, flash attention with its log-sum-exp. Nothing here knows what ppadvisor counts; only sizes come from it.
@@ -6,17 +6,36 @@ one-byte mask, flash attention with its log-sum-exp. Nothing here knows what ppa
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
-
-import pytest
 
 from ppadvisor.specs.model import LayerKind, MlaSpec, ModelSpec, MoeSpec
 from ppadvisor.specs.training import TrainingSpec
+from ppadvisor.verify.torch_engine import torch_module
 
-torch: Any = pytest.importorskip("torch", reason="compares with torch, which is not installed")
+torch: Any = torch_module()
 functional: Any = torch.nn.functional
 
 DROPOUT = 0.1
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One rank's part of a layer; messages between ranks change sizes and move nothing."""
+
+    tensor: int = 1
+    """t: ranks that share the heads and the feed-forward."""
+    sequence: bool = False
+    """Norms and residuals are divided over them too."""
+    experts: int = 1
+    """e: ranks that share the routed experts."""
+    expert_tensor: int | None = None
+    """etp: ranks that share each expert; None: t."""
+
+    @property
+    def sequence_ways(self) -> int:
+        return self.tensor if self.sequence else 1
 
 
 class FusedRmsNorm(torch.autograd.Function):  # type: ignore[misc] # torch may be missing, so it has no types here
@@ -63,6 +82,29 @@ def rotated(x: Any, angles: Any) -> Any:
     """Rotary embedding in fp32: x times a constant, in pairs."""
     pairs = torch.view_as_complex(x.float().reshape(*x.shape[:-1], -1, 2))
     return torch.view_as_real(pairs * angles).flatten(-2).to(x.dtype)
+
+
+class Resized(torch.autograd.Function):  # type: ignore[misc]
+    """What a collective does to sizes: the sequence (dimension 1) becomes `length` long, and its gradient as before."""
+
+    @staticmethod
+    def forward(context: Any, x: Any, length: int) -> Any:
+        context.length = x.shape[1]
+        return x.new_empty((x.shape[0], length, *x.shape[2:]))
+
+    @staticmethod
+    def backward(context: Any, gradient: Any) -> Any:
+        return gradient.new_empty((gradient.shape[0], context.length, *gradient.shape[2:])), None
+
+
+def gathered(x: Any, ways: int) -> Any:
+    """The whole sequence on every rank, out of each one's part; DTensor hands it to the linears, which keep it."""
+    return Resized.apply(x, x.shape[1] * ways) if ways > 1 else x
+
+
+def scattered(x: Any, ways: int) -> Any:
+    """Each rank's part of the sequence, summed over the ranks."""
+    return Resized.apply(x, x.shape[1] // ways) if ways > 1 else x
 
 
 class Core(torch.nn.Module):  # type: ignore[misc]
@@ -161,13 +203,19 @@ class FeedForward(torch.nn.Module):  # type: ignore[misc]
 
 
 class Experts(torch.nn.Module):  # type: ignore[misc]
-    """Softmax router in fp32, the k best renormalized, tokens sorted by expert, grouped products, weighted sum."""
+    """Softmax router in fp32, the k best renormalized, tokens sorted by expert, grouped products, weighted sum.
 
-    def __init__(self, model: ModelSpec, moe: MoeSpec, t: int) -> None:
+    A rank of e has 1/e of the experts and, balanced, as many rows as without; one of t that does not share each expert
+    takes its part of the rows.
+    """
+
+    def __init__(self, model: ModelSpec, moe: MoeSpec, shard: Shard) -> None:
         super().__init__()
-        h, width, count = model.hidden_size, moe.moe_ffn_hidden_size // t, moe.num_experts
-        self.k, self.gated = moe.experts_per_token, model.gated_mlp
-        self.router = linear(h, count)
+        t = shard.tensor
+        expert_tensor = shard.expert_tensor or t
+        h, width, count = model.hidden_size, moe.moe_ffn_hidden_size // expert_tensor, moe.num_experts // shard.experts
+        self.k, self.gated, self.row_ways = moe.experts_per_token, model.gated_mlp, t // expert_tensor
+        self.router = linear(h, moe.num_experts)
         self.up, self.gate = (torch.nn.Parameter(torch.empty(count, h, width)) for _ in range(2))
         self.down = torch.nn.Parameter(torch.empty(count, width, h))
         shared = moe.num_shared_experts * (moe.shared_expert_ffn_hidden_size or 0) // t
@@ -181,6 +229,8 @@ class Experts(torch.nn.Module):  # type: ignore[misc]
         chances, chosen = self.router(tokens).float().softmax(-1).topk(self.k, -1)
         weights = (chances / chances.sum(-1, keepdim=True)).to(x.dtype).flatten()
         order = chosen.flatten().argsort(stable=True)
+        if self.row_ways > 1:
+            order = order[: len(order) // self.row_ways].clone()
         rows = tokens[order // self.k]
         inner = torch._grouped_mm(rows, self.up, offs=self.ends)
         if self.gated:
@@ -188,7 +238,7 @@ class Experts(torch.nn.Module):  # type: ignore[misc]
         else:
             inner = functional.gelu(inner)
         done = torch._grouped_mm(inner, self.down, offs=self.ends) * weights[order].unsqueeze(-1)
-        back = torch.zeros_like(done)
+        back = done.new_zeros((len(weights), done.shape[1]))
         back[order] = done
         out = back.unflatten(0, (-1, self.k)).sum(1)
         if self.shared is not None:
@@ -198,25 +248,26 @@ class Experts(torch.nn.Module):  # type: ignore[misc]
 
 
 class Layer(torch.nn.Module):  # type: ignore[misc]
-    """One transformer layer of a model, or of t tensor-parallel ranks one rank's part, without their messages."""
+    """One transformer layer of a model, or one rank's part of it, without messages."""
 
-    def __init__(self, model: ModelSpec, training: TrainingSpec, kind: LayerKind, t: int = 1) -> None:
+    def __init__(self, model: ModelSpec, training: TrainingSpec, kind: LayerKind, shard: Shard) -> None:
         super().__init__()
         h, self.dropout, self.parallel = model.hidden_size, training.dropout, model.parallel_block
+        t, self.ways = shard.tensor, shard.sequence_ways
         self.norms = torch.nn.ModuleList(Norm(model.normalization, h) for _ in range(model.norms_per_layer))
         if model.mla:
             self.attention = LatentAttention(model, model.mla, training, t)
         else:
             self.attention = Attention(model, training, t)
         if kind.moe and model.moe:
-            self.feed_forward = Experts(model, model.moe, t)
+            self.feed_forward = Experts(model, model.moe, shard)
         else:
             self.feed_forward = FeedForward(h, model.ffn_hidden_size // t, model.gated_mlp)
 
     def forward(self, x: Any) -> Any:
         before, norms = x, self.norms
         normed = norms[0](x)
-        out = self.attention(normed)
+        out = scattered(self.attention(gathered(normed, self.ways)), self.ways)
         if len(norms) == 4:
             out = norms[2](out)
         x = x + dropped(out, self.dropout)
@@ -224,17 +275,27 @@ class Layer(torch.nn.Module):  # type: ignore[misc]
             normed = norms[1](x)
         elif len(norms) == 2:
             normed = norms[1](before)
-        out = self.feed_forward(normed)
+        out = scattered(self.feed_forward(gathered(normed, self.ways)), self.ways)
         if len(norms) == 4:
             out = norms[3](out)
         return x + dropped(out, self.dropout)
 
 
-def layer(model: ModelSpec, training: TrainingSpec, kind: LayerKind, t: int = 1) -> Any:
-    """The layer on the meta device in the run's precision (its fp32 constants stay fp32)."""
+def on_meta(build: Callable[[], Any], training: TrainingSpec) -> Any:
+    """A module on the meta device in the run's precision (its fp32 constants stay fp32)."""
     with torch.device("meta"):
-        module = Layer(model, training, kind, t)
-    dtype = torch.float32 if training.precision == "fp32" else torch.bfloat16
+        module = build()
+    dtype = element_type(training)
     for parameter in module.parameters():
         parameter.data = parameter.data.to(dtype)
     return module
+
+
+def element_type(training: TrainingSpec) -> Any:
+    """Of weights and activations; both 16-bit types are as large."""
+    return torch.float32 if training.precision == "fp32" else torch.bfloat16
+
+
+def layer(model: ModelSpec, training: TrainingSpec, kind: LayerKind, shard: Shard | None = None) -> Any:
+    """One layer on the meta device."""
+    return on_meta(lambda: Layer(model, training, kind, shard or Shard()), training)

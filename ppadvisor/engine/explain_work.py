@@ -1,0 +1,174 @@
+"""The formulas of what a backward works with and leaves: layers in work, what waits for weights, what was sent."""
+
+from __future__ import annotations
+
+from ppadvisor.engine.explain_stage import StageView
+from ppadvisor.engine.expressions import Formula
+from ppadvisor.engine.layer_work import (
+    half_that_needs_more,
+    halves_in_work,
+    last_matrix_bytes,
+    last_product_bytes,
+    repeated_by_half,
+    shared_experts_bytes,
+    tensors_in_work,
+    weight_step,
+    weight_step_bytes,
+    work_by_half,
+)
+from ppadvisor.engine.memory_waiting import freed_tail_per_chunk, waiting_per_layer
+from ppadvisor.engine.recomputation import group_layers, layer_input_bytes
+from ppadvisor.specs.model import LayerKind
+
+KORTHIKANTI = "Korthikanti et al. 2022, arXiv 2205.05198"
+TORCH = "torch 2.13 torch/distributed/pipelining"
+
+
+def waiting_activations(view: StageView) -> Formula:
+    """What waits for its weight gradient; on torch's first stage, whose whole backward waits, what was saved."""
+    inputs = view.plan.inputs
+    whole = view.plan.problem.framework.whole_backward_on_first
+    text, values = view.stash(
+        lambda chunk: 0.0 if whole and chunk.embedding else chunk.waiting, "w", "S_w", waiting_per_layer(inputs)
+    )
+    first, more = view.stash(
+        lambda chunk: chunk.waiting if whole and chunk.embedding else 0.0, "w", "A", view.whole_layers
+    )
+    text, values = " + ".join(filter(None, [text, first])), values | more
+    tails = freed_tail_per_chunk(inputs)[0, view.stage]
+    counted = [0.0 if whole and chunk.embedding else chunk.waiting for chunk in view.chunks]
+    tail = float(sum(count * tails[chunk.index] for count, chunk in zip(counted, view.chunks, strict=True)))
+    if tail:
+        text, values = f"{text} - Z", {**values, "Z": tail}
+    source = (
+        "S_w: all that was saved and the gradients that the weight gradients need (table of tensors that wait); w: "
+        f"{view.plan.schedule.title}, {view.plan.schedule.source}"
+    )
+    source += f"; first stage: {TORCH}/stage.py:1018, all of its backward is done then" if first else ""
+    return view.plan.formula(text or "w * n * S_w", source, values, alive=bool(text))
+
+
+def final_norm_text(view: StageView) -> str:
+    """Elements of a token that the final norm and the output layer keep of their inputs."""
+    over = view.plan.over_sequence
+    return f"(h{over} + h)" if over and view.plan.problem.framework.keeps_gathered_inputs else f"2 * h{over}"
+
+
+def waiting_head(view: StageView) -> Formula:
+    """The head until its weight gradient."""
+    waits = sum(chunk.waiting * chunk.head for chunk in view.chunks)
+    frees = view.plan.problem.framework.frees_in_input_gradient
+    hidden = f"h{view.plan.over_sequence}" if frees else final_norm_text(view)
+    text = f"w_head * {view.plan.element} * T * ({hidden} + {view.plan.logits})"
+    source = "own count: what the head keeps of its input, and the gradient of the logits, until its weight gradient"
+    return view.plan.formula(text, source, {"w_head": waits}, alive=waits > 0)
+
+
+def sent_outputs(view: StageView) -> Formula:
+    """Outputs of the stage until their backward."""
+    framework = view.plan.problem.framework
+    source = "a sent output lives until its backward, unless the trainer frees it (Megatron-Core schedules.py:171)"
+    sent, values = view.kept((chunk for chunk in view.chunks if chunk.head < 1 and not chunk.hands_over), waiting=True)
+    received = ""
+    if framework.keeps_received_inputs and view.plan.estimate.plan.tensor_parallel == 1:
+        received, more = view.kept(chunk for chunk in view.chunks if chunk.embedding < 1)
+        values |= more
+        source += ", and so does what was received (DeepSpeed runtime/pipe/engine.py:607)"
+    kept = f"({sent} + {received})" if sent and received else sent or received
+    if framework.keeps_input_gradients:
+        source += "; sending keeps nothing longer, NCCL lets go of what has arrived (ProcessGroupNCCL.cpp, shelves)"
+    text = f"{kept or 'k'} * {view.plan.element} * T * h{view.plan.over_boundary}"
+    return view.plan.formula(text, source, values, alive=not framework.frees_sent_outputs and bool(kept))
+
+
+def sent_gradients(view: StageView) -> Formula:
+    """Input gradients that stay to the end of the step in torch's engine."""
+    values = {f"sent{chunk.number}": chunk.sent for chunk in view.chunks if chunk.sent}
+    count = f"({' + '.join(values)})" if len(values) > 1 else next(iter(values), "sent")
+    text = f"{count} * {view.plan.element} * T * h{view.plan.over_sequence}"
+    source = (
+        "torch leaves what a split backward sends in the .grad of the receive buffer until the next step: "
+        f"{TORCH}/_backward.py:257-261, stage.py:613-622"
+    )
+    alive = view.plan.problem.framework.keeps_input_gradients and bool(values)
+    return view.plan.formula(text, source, values, alive=alive)
+
+
+def recomputed_layer(view: StageView) -> Formula:
+    """What the layer in work makes again."""
+    inputs, choice = view.plan.inputs, view.plan.estimate.plan.recomputation
+    source = f"the layer in work, its forward repeated; Chen et al. 2016, arXiv 1604.06174; {KORTHIKANTI}, section 5"
+    at_work = view.memory.moment == "layer_backward"
+    if choice.kind != "full":
+        of_kind = inputs.kinds[view.largest_kind(halves_in_work(inputs)[0])]
+        made = repeated_by_half(inputs, of_kind, choice)
+        half = int(half_that_needs_more(made, work_by_half(inputs, of_kind, choice))[0])
+        values, name = {"Q_f": float(made[0][0]), "Q_a": float(made[1][0])}, ("Q_f", "Q_a")[half]
+        return view.plan.formula(name, source, values, alive=at_work and values[name] > 0)
+    kind = view.largest_kind(view.whole_layers)
+    whole, group = view.plan.symbol("A", kind), view.of_stage(group_layers(inputs))
+    text = f"{whole} - I" if group == 1 else f"g * {whole} - I"
+    values = {whole: float(view.whole_layers[0, kind]), "I": float(layer_input_bytes(inputs)[0]), "g": group}
+    return view.plan.formula(text, source, values, alive=at_work and group > 0)
+
+
+def layer_backward_work(view: StageView) -> Formula:
+    """Gradients of the layer in work: in its backward, or where more is alive then, in its weight gradients."""
+    inputs, at_work = view.plan.inputs, view.memory.moment == "layer_backward"
+    step = weight_step(inputs)
+    if step is not None and view.of_stage(step) >= view.of_stage(inputs.largest_layer(halves_in_work(inputs)[1])):
+        text, values, source = _weight_step(view)
+    else:
+        text, values, source = _backward(view)
+    return view.plan.formula(text, source, values, alive=at_work)
+
+
+def _weight_step(view: StageView) -> tuple[str, dict[str, float], str]:
+    inputs = view.plan.inputs
+    per_kind = [weight_step_bytes(inputs, kind) for kind in inputs.kinds]
+    index = max(range(len(per_kind)), key=lambda i: float(per_kind[i][0]) * view.holds(i))
+    matrix, waits = _matrix(view, inputs.kinds[index]), waiting_per_layer(inputs) - view.whole_layers
+    weight = view.plan.problem.training.weight_bytes
+    aside = float(per_kind[index][0]) - 2 * weight * matrix
+    values = {"W": matrix, "G_w": float(waits[0, index]), "freed": float(waits[0, index]) - aside}
+    source = f"weight gradients: two matrices' at once, of what waits attention's gone: {TORCH}/_backward.py:325-339"
+    return f"2 * {weight} * W + G_w - freed", values, source
+
+
+def _matrix(view: StageView, kind: LayerKind) -> float:
+    """Elements of the feed-forward's last matrices of a layer on one rank."""
+    return float(last_matrix_bytes(view.plan.inputs, kind)[0]) / view.plan.problem.training.weight_bytes
+
+
+def _backward(view: StageView) -> tuple[str, dict[str, float], str]:
+    plan, inputs = view.plan, view.plan.inputs
+    kind = inputs.kinds[view.largest_kind(halves_in_work(inputs)[1])]
+    choice = plan.estimate.plan.recomputation
+    halves = work_by_half(inputs, kind, choice)
+    attention = int(half_that_needs_more(repeated_by_half(inputs, kind, choice), halves)[0])
+    product = float(last_product_bytes(inputs, kind)[0])
+    if not attention and 0 < product >= float(halves[0][0]):
+        return _last_product(view, kind)
+    tensors = [t for t in tensors_in_work(inputs, kind, attention=bool(attention)) if inputs.tensor_bytes((t,))[0] > 0]
+    text = " + ".join(plan.tensor(t) for t in tensors)
+    whole = sum(float(inputs.tensor_bytes((t,))[0]) for t in tensors)
+    source = f"own count of what a layer's backward holds: {', '.join(t.name for t in tensors)}"
+    if attention:
+        text, source = f"{text} - freed", f"{source}; freed: what the feed-forward had saved"
+    return text, {"freed": whole - float(halves[1][0])}, source
+
+
+def _last_product(view: StageView, kind: LayerKind) -> tuple[str, dict[str, float], str]:
+    """The gradient of the feed-forward's last matrix, and what is alive beside it."""
+    plan, problem = view.plan, view.plan.problem
+    assert problem.framework.last_product_work is not None
+    beside = problem.framework.last_product_work(problem.model, problem.training, kind)
+    beside = tuple(t for t in beside if plan.inputs.tensor_bytes((t,))[0] > 0)
+    text = " + ".join([f"{problem.training.weight_bytes} * W", *(plan.tensor(t) for t in beside)])
+    values = {"W": _matrix(view, kind)}
+    source = "the gradient of the feed-forward's last matrix, before it is added to the accumulated one, beside: "
+    source += ", ".join(t.name for t in beside)
+    shared = float(shared_experts_bytes(plan.inputs, kind)[0])
+    if shared:
+        text, values, source = f"{text} - freed", {**values, "freed": shared}, f"{source}; freed: of shared experts"
+    return text, values, source
