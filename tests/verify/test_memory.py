@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -120,7 +121,7 @@ def test_every_term_of_the_micro_batches_has_a_part() -> None:
         ({"schedule": "none"}, {}, "p is 1"),
     ],
 )
-def test_what_cannot_be_built_is_said(changed: dict[str, object], run: dict[str, object], told: str) -> None:
+def test_what_cannot_be_built_is_said(changed: dict[str, Any], run: dict[str, Any], told: str) -> None:
     """Exit code 2, with the reason: nothing is run and nothing is claimed."""
     of = problem(model("llama"), **{"framework": "torchtitan", **run})
     layers = [12] if changed.get("schedule") == "none" else [6, 6]
