@@ -19,6 +19,7 @@ from ppadvisor.verify.memory_ledger import storage_bytes
 from ppadvisor.verify.memory_rank import measure_rank, rank_of
 from tests.cli.conftest import Cli
 from tests.cli.conftest import cli as cli
+from tests.cli.test_schema import check
 from tests.live.saved import keeping
 from tests.problems import model, plan, problem, table_of, training
 from tests.verify.memory_rows import CASES, MemoryCase, record_of, records
@@ -124,6 +125,7 @@ def test_the_command(cli: Cli, tmp_path: Path) -> None:
     assert (result.exit_code, result.stderr) == (0, "")
     document = result.document
     assert (document["kind"], document["agrees"], document["num_microbatches"]) == ("memory", True, 8)
+    check(document, "verification")
     parts: dict[int, int] = {}
     for term in document["terms"]:
         parts[term["rank"]] = parts.get(term["rank"], 0) + term["measured_bytes"]
