@@ -1,8 +1,17 @@
-"""Without torch the helpers of these tests cannot be imported, so they are not looked at for doctests either."""
+"""Without torch 2.13 what is built on it cannot be imported, so it is not collected, for doctests either."""
 
 from __future__ import annotations
 
-from importlib.util import find_spec
+from ppadvisor.verify.torch_engine import TORCH_VERSION, installed_version
 
-HELPERS = ["pipeline.py", "recount.py", "recount_memory.py", "saved.py", "working.py"]
-collect_ignore = [] if find_spec("torch") else HELPERS
+ON_TORCH = (
+    "pipeline.py",
+    "recount.py",
+    "recount_memory.py",
+    "saved.py",
+    "working.py",
+    "test_memory.py",
+    "test_pipeline_memory.py",
+    "test_saved_tensors.py",
+)
+collect_ignore = [] if (installed_version() or "").startswith(f"{TORCH_VERSION}.") else list(ON_TORCH)

@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 
 from ppadvisor.verify.layers import Layer, Norm, Shard, linear
+from ppadvisor.verify.memory_ledger import storage_key
 from tests.engine.pipelined import LAYERS_A_RANK, MICROBATCHES, RANKS, small_gpt
-from tests.live.saved import Kept, storage
+from tests.live.saved import Kept
 
 torch: Any = pytest.importorskip("torch", reason="compares with torch, which is not installed")
 
@@ -47,7 +48,7 @@ class Stage(torch.nn.Module):  # type: ignore[misc] # torch may be missing, so i
 
 def storages(tensors: Iterable[Any]) -> dict[Any, int]:
     """The memory of some tensors: a name for each storage and its bytes."""
-    return {storage(tensor): tensor.untyped_storage().nbytes() for tensor in tensors if tensor is not None}
+    return {storage_key(tensor): tensor.untyped_storage().nbytes() for tensor in tensors if tensor is not None}
 
 
 class Watch:
@@ -56,7 +57,7 @@ class Watch:
     def __init__(self, stage: Any) -> None:
         self.stage, self.forward = stage, stage.forward_one_chunk
         module = stage.submod
-        self.kept = Kept({storage(tensor) for tensor in (*module.parameters(), *module.buffers())})
+        self.kept = Kept({storage_key(tensor) for tensor in (*module.parameters(), *module.buffers())})
         self.peaks: dict[str, int] = {}
         stage.forward_one_chunk = self.watched
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from ppadvisor.verify.memory_ledger import storage_bytes
 from tests.frameworks.counted import DOCUMENT, FILE, case_of
-from tests.live.saved import SplitBackward, saved, size, torch
+from tests.live.saved import SplitBackward, saved, torch
 from tests.live.working import backward_work
 
 LAYERS = 3
@@ -20,7 +21,7 @@ def recounted(record: dict[str, Any]) -> dict[str, Any]:
     split = SplitBackward(case, LAYERS)
     split.input_step()
     counts = {
-        "saved_bytes": size(kept.alive),
+        "saved_bytes": storage_bytes(kept.alive),
         "waiting_bytes": split.held() // LAYERS,
         "work_bytes": backward_work(case, LAYERS),
         "tensors": kept.listed(),

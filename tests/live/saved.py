@@ -4,26 +4,17 @@ from __future__ import annotations
 
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 
 from ppadvisor.verify.layers import Shard, layer
+from ppadvisor.verify.memory_ledger import storage_bytes, storage_key
 from tests.frameworks.counted import LayerCase
 
 torch: Any = pytest.importorskip("torch", reason="compares with torch, which is not installed")
-
-
-def storage(tensor: Any) -> Any:
-    """A name for the memory of a tensor, which views of it share."""
-    return tensor.untyped_storage()._cdata
-
-
-def size(tensors: Iterable[Any]) -> int:
-    """Bytes of the distinct storages of some tensors."""
-    return sum({storage(tensor): tensor.untyped_storage().nbytes() for tensor in tensors}.values())
 
 
 @dataclass
@@ -37,7 +28,7 @@ class Kept:
         # the tensor itself would keep its graph alive
         copy = tensor.detach()
         # two numbers seed the dropout inside a kernel, whatever the size
-        if storage(tensor) not in self.own and tensor.numel() > 2:
+        if storage_key(tensor) not in self.own and tensor.numel() > 2:
             self.held.append(weakref.ref(copy))
         return copy
 
@@ -45,7 +36,7 @@ class Kept:
     def alive(self) -> list[Any]:
         """Of each storage that the graph still holds, one tensor."""
         tensors = [tensor for tensor in (held() for held in self.held) if tensor is not None]
-        return list({storage(tensor): tensor for tensor in reversed(tensors)}.values())[::-1]
+        return list({storage_key(tensor): tensor for tensor in reversed(tensors)}.values())[::-1]
 
     def listed(self) -> list[str]:
         """Each storage as shape, type and bytes, equal ones together."""
@@ -58,7 +49,7 @@ class Kept:
 
 def keeping(module: Any, run: Callable[[], Any]) -> tuple[Kept, Any]:
     """What is saved for backward while `run` runs, less the module's parameters and constants; and what `run` gives."""
-    kept = Kept({storage(tensor) for tensor in (*module.parameters(), *module.buffers())})
+    kept = Kept({storage_key(tensor) for tensor in (*module.parameters(), *module.buffers())})
     with torch.autograd.graph.saved_tensors_hooks(kept.pack, lambda tensor: tensor):
         output = run()
     return kept, output
@@ -100,7 +91,7 @@ class SplitBackward:
     def held(self) -> int:
         """Bytes of the gradients that wait for the weights' step."""
         waiting = [gradients for group in self.groups for gradients in group.get("grads", ())]
-        return size(gradient for gradients in waiting for gradient in gradients if gradient is not None)
+        return storage_bytes(gradient for gradients in waiting for gradient in gradients if gradient is not None)
 
     def weight_step(self) -> None:
         self.steps.stage_backward_weight(iter(self.weights), self.groups)

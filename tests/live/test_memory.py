@@ -12,14 +12,15 @@ import pytest
 from ppadvisor.cli.main import main
 from ppadvisor.engine.inputs import PlanInputs
 from ppadvisor.engine.recomputation import layer_saved
-from ppadvisor.verify.layers import Layer, Resized, Shard, on_meta, torch
+from ppadvisor.verify.layers import Resized, Shard, layer, torch
 from ppadvisor.verify.layers_stage import Recomputed
 from ppadvisor.verify.memory import verify_memory
 from ppadvisor.verify.memory_ledger import storage_bytes
 from ppadvisor.verify.memory_rank import measure_rank, rank_of
 from tests.cli.conftest import Cli
 from tests.cli.conftest import cli as cli
-from tests.live.saved import Kept, keeping, size, storage
+from tests.cli.test_schema import check
+from tests.live.saved import keeping
 from tests.problems import model, plan, problem, table_of, training
 from tests.verify.memory_rows import CASES, MemoryCase, record_of, records
 
@@ -90,20 +91,20 @@ def test_a_layer_of_one_tensor_parallel_rank_keeps_what_torchtitan_is_said_to(na
     cut = {"tensor_parallel": 2, "expert_tensor_parallel": 2 if spec.moe else 1}
     inputs = PlanInputs.of(of, table_of([plan([12], **cut)]), every_stage=True)
     for index, kind in enumerate(inputs.kinds):
-        module = on_meta(partial(Layer, spec, run, kind, Shard(2, sequence=True)), run)
+        module = layer(spec, run, kind, Shard(2, sequence=True))
         x = torch.empty((1, 256, spec.hidden_size), dtype=torch.bfloat16, device="meta", requires_grad=True)
         kept, output = keeping(module, partial(module, x))
-        assert size(kept.alive) == layer_saved(inputs)[0, index]
+        assert storage_bytes(kept.alive) == layer_saved(inputs)[0, index]
         assert output.shape == x.shape
 
 
 def test_a_split_backward_repeats_a_recomputed_layer_for_each_group_of_weights() -> None:
     """Why the rule refuses it for torchtitan: one forward for the input gradient, one more for each parameter group."""
     spec, run = model("gpt"), training(sequence_length=64)
-    layer = on_meta(lambda: Layer(spec, run, spec.layer_kinds()[0][0], Shard()), run)
+    once = layer(spec, run, spec.layer_kinds()[0][0])
     calls: list[int] = []
-    layer.register_forward_pre_hook(lambda *_: calls.append(1))
-    module = Recomputed(layer)
+    once.register_forward_pre_hook(lambda *_: calls.append(1))
+    module = Recomputed(once)
     x = torch.empty((1, 64, spec.hidden_size), dtype=torch.bfloat16, device="meta", requires_grad=True)
     steps = pytest.importorskip("torch.distributed.pipelining._backward")
     output = module(x)
@@ -124,6 +125,7 @@ def test_the_command(cli: Cli, tmp_path: Path) -> None:
     assert (result.exit_code, result.stderr) == (0, "")
     document = result.document
     assert (document["kind"], document["agrees"], document["num_microbatches"]) == ("memory", True, 8)
+    check(document, "verification")
     parts: dict[int, int] = {}
     for term in document["terms"]:
         parts[term["rank"]] = parts.get(term["rank"], 0) + term["measured_bytes"]
@@ -156,4 +158,3 @@ def test_views_of_a_storage_count_once() -> None:
     """Two views of four bytes are four bytes."""
     x = torch.empty(4, dtype=torch.int8, device="meta")
     assert storage_bytes([x, x.view(2, 2)]) == 4
-    assert Kept({storage(x)}).alive == []

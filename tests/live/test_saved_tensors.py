@@ -11,8 +11,9 @@ import pytest
 from ppadvisor.engine.recomputation import layer_saved
 from ppadvisor.specs.recomputation import FULL
 from ppadvisor.verify.layers import Norm
+from ppadvisor.verify.memory_ledger import storage_bytes
 from tests.frameworks.counted import DOCUMENT, LayerCase, every_layer
-from tests.live.saved import SplitBackward, keeping, saved, size, stack, torch
+from tests.live.saved import SplitBackward, keeping, saved, stack, torch
 from tests.live.working import backward_work
 
 pytestmark = [
@@ -26,7 +27,7 @@ LAYERS = 3
 def test_a_layer_keeps_what_torch_saves(case: LayerCase) -> None:
     """Of every kind of layer, t = 1 and 2, at two sizes: our list in bytes is what autograd holds after the forward."""
     kept, output = saved(case)
-    counted = size(kept.alive)
+    counted = storage_bytes(kept.alive)
     assert counted == case.bytes_of(case.tensors())
     # and the published figures are still those of torch, tensor by tensor
     assert (counted, kept.listed()) == (case.counted["saved_bytes"], case.counted["tensors"])
@@ -40,18 +41,18 @@ def test_a_split_backward_holds_what_torch_holds(case: LayerCase) -> None:
     Between them all that was saved stays, but for what the end of the last layer alone kept.
     """
     split, alone = SplitBackward(case, LAYERS), SplitBackward(case, 1)
-    before = size(split.kept.alive)
+    before = storage_bytes(split.kept.alive)
     assert before == LAYERS * case.counted["saved_bytes"]
     split.input_step()
     alone.input_step()
     waiting = case.bytes_of(case.tensors("waiting_tensors")) - case.bytes_of(case.tensors())
     assert split.held() == LAYERS * waiting == LAYERS * case.counted["waiting_bytes"]
-    freed = before - size(split.kept.alive)
-    assert freed == case.counted["saved_bytes"] - size(alone.kept.alive)
+    freed = before - storage_bytes(split.kept.alive)
+    assert freed == case.counted["saved_bytes"] - storage_bytes(alone.kept.alive)
     if not (case.model.moe or case.problem().training.dropout):
         assert freed == 0
     split.weight_step()
-    assert size(split.kept.alive) == 0
+    assert storage_bytes(split.kept.alive) == 0
 
 
 @every_layer
@@ -69,7 +70,7 @@ def test_full_recomputation_keeps_the_input_alone(case: LayerCase) -> None:
     module, x = stack(case)
     checkpoint = torch.utils.checkpoint.checkpoint
     kept, output = keeping(module, lambda: checkpoint(module, x, use_reentrant=False, preserve_rng_state=False))
-    assert size(kept.alive) == layer_saved(case.inputs(), FULL).item()
+    assert storage_bytes(kept.alive) == layer_saved(case.inputs(), FULL).item()
     del output
 
 
@@ -79,7 +80,7 @@ def test_a_tensor_more_is_noticed(case: LayerCase) -> None:
     module, x = stack(case)
     kept, output = keeping(module, lambda: torch.sigmoid(module(x)))
     ours = case.tensors()
-    assert size(kept.alive) - case.bytes_of(ours) == output.untyped_storage().nbytes()
+    assert storage_bytes(kept.alive) - case.bytes_of(ours) == output.untyped_storage().nbytes()
     assert all(case.bytes_of(ours[:i] + ours[i + 1 :]) < case.counted["saved_bytes"] for i in range(len(ours)))
 
 

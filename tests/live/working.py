@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
+from ppadvisor.verify.memory_ledger import storage_key
 from tests.frameworks.counted import LayerCase
-from tests.live.saved import stack, storage
+from tests.live.saved import stack
 
 torch: Any = pytest.importorskip("torch", reason="compares with torch, which is not installed")
 weak: Any = pytest.importorskip("torch.multiprocessing.reductions")
@@ -24,8 +25,8 @@ class Allocated(dispatch.TorchDispatchMode):  # type: ignore[misc] # torch may b
 
     def add(self, tensor: Any) -> None:
         memory = tensor.untyped_storage()
-        if storage(tensor) not in self.own:
-            self.made[storage(tensor)] = (weak.StorageWeakRef(memory), memory.nbytes())
+        if storage_key(tensor) not in self.own:
+            self.made[storage_key(tensor)] = (weak.StorageWeakRef(memory), memory.nbytes())
 
     def now(self) -> int:
         self.made = {name: (memory, size) for name, (memory, size) in self.made.items() if not memory.expired()}
@@ -47,7 +48,7 @@ def backward_work(case: LayerCase, layers: int) -> int:
     parameters, and are not asked for.
     """
     module, x = stack(case, layers)
-    allocated = Allocated({storage(tensor) for tensor in (*module.parameters(), *module.buffers())})
+    allocated = Allocated({storage_key(tensor) for tensor in (*module.parameters(), *module.buffers())})
     with allocated:
         output = module(x)
     allocated.add(x)
