@@ -29,7 +29,7 @@ COMMANDS = (
     Command("explain", "ppadvisor.cli.explain", "Every term of one plan, with its formula."),
     Command("check", "ppadvisor.cli.check", "A trainer's own configuration: its rules, memory, time, gates."),
     Command("diff", "ppadvisor.cli.diff", "What a change of a configuration does to memory, time and cost."),
-    Command("launch", "ppadvisor.cli.launch", "A saved plan as the options that start Megatron-LM."),
+    Command("launch", "ppadvisor.cli.launch", "A saved plan in the form that its trainer takes."),
     Command("sweep", "ppadvisor.cli.sweep", "The best plan at each point of a grid."),
     Command("size", "ppadvisor.cli.size", "How many GPUs, of which kind, for tokens by a date or a budget."),
     Command("report", "ppadvisor.cli.report", "The answer of `plan` as one HTML page for a meeting."),

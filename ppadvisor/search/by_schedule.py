@@ -28,7 +28,8 @@ def best_of_each_schedule(ranked: Ranked, shown: Sequence[PlanEstimate], *, marg
 def _rank_key(best: ScheduleBest) -> tuple[int, float]:
     if best.estimate is None:
         return 2, 0.0
-    return int(not best.estimate.memory.fits), best.estimate.time.step_time_s
+    # schedules with the same order of work are told apart by nothing, least of all by how their sums are rounded
+    return int(not best.estimate.memory.fits), float(f"{best.estimate.time.step_time_s:.10g}")
 
 
 def _best(ranked: Ranked, shown: Sequence[PlanEstimate], index: int, margin: float) -> ScheduleBest:

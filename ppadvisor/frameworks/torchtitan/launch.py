@@ -135,7 +135,7 @@ def _parallelism(plan: PlanSpec) -> list[Setting]:
 
 
 def _recomputation(plan: PlanSpec) -> list[Setting]:
-    """`selective` takes every nth layer: the n that recomputes what the plan does, where there is one."""
+    """`selective` takes every nth layer: the n that recomputes what the plan does, or else the least that is more."""
     choice = plan.recomputation
     if choice.kind != "full" or (choice.method == "uniform" and choice.num_layers == 1):
         return [("mode", "full" if choice.kind == "full" else "none", "")]
@@ -145,7 +145,11 @@ def _recomputation(plan: PlanSpec) -> list[Setting]:
     wanted = (choice.num_layers,) * len(chunks)
     every = range(2, max(chunks) + 1)
     exact = [n for n in every if layers_recomputed(n, plan.schedule, chunks, v) == wanted]
-    fewest = [n for n in every if min(layers_recomputed(n, plan.schedule, chunks, v)) <= choice.num_layers]
-    if not (exact or fewest):
+    # more, since with less the plan may run out of memory
+    enough = [n for n in every if min(layers_recomputed(n, plan.schedule, chunks, v)) >= choice.num_layers]
+    if not (exact or enough):
         return [("mode", "full", "")]
-    return [("mode", "selective", ""), ("selective_ac_option", str((exact or fewest)[0]), "every nth layer")]
+    return [
+        ("mode", "selective", ""),
+        ("selective_ac_option", str(exact[0] if exact else enough[-1]), "every nth layer"),
+    ]
