@@ -27,7 +27,12 @@ class Held:
 
     def bytes_of(self, one: Held) -> FloatArray:
         """(...,): `one` has the bytes of a micro-batch of each."""
-        return np.asarray(sum(np.sum(getattr(self, f.name) * getattr(one, f.name), axis=-1) for f in fields(Held)))
+        held = [(getattr(self, f.name), getattr(one, f.name)) for f in fields(Held)]
+        total = np.zeros(np.broadcast_shapes(self.alive.shape, one.alive.shape)[:-1])
+        for count, each in held:
+            if count.any() and each.any():
+                total = total + np.sum(count * each, axis=-1)
+        return total
 
     def each(self, change: Callable[[FloatArray], FloatArray]) -> Held:
         """Every array changed alike."""
@@ -78,33 +83,38 @@ def share_in_work(layers: FloatArray, saved_bytes: FloatArray, waiting_bytes: Fl
 def _of_rank(order: RankOrder, one: Held, in_work: FloatArray, head: FloatArray) -> tuple[Held, Held]:
     """At the peak and at the loss, (chunks,)."""
     kind, chunks = order.kind, len(one.alive)
-    ends = (kind == Kind.BACKWARD) | (kind == Kind.INPUT_GRAD)
     split = kind == Kind.INPUT_GRAD
+    ends = (kind == Kind.BACKWARD) | split
     alive = _running(order, (kind == Kind.FORWARD).astype(np.int64) - ends, chunks)
     waiting = _running(order, split.astype(np.int64) - (kind == Kind.WEIGHT_GRAD), chunks)
     sent = _running(order, split.astype(np.int64), chunks)
-    now = np.zeros((len(order), chunks))
-    now[np.arange(len(order)), order.chunk] = split
+    now = _on_its_chunk(order, split.astype(np.int64), chunks)
     working = now * in_work
     # what an input gradient hands on is not there while it is computed
-    during = Held(alive + working, waiting - working, sent - now)
-    peak = during.each(lambda values: values[_highest(during, one)])
+    peak = _heaviest(Held(alive + working, waiting - working, sent - now), one)
     # the backward of a chunk with the head begins at the loss: its micro-batch is still all there
     at_loss = np.flatnonzero(ends & (head[order.chunk] > 0))
     if not len(at_loss):
         return peak, peak
-    one_more = np.zeros((len(order), chunks))
-    one_more[np.arange(len(order)), order.chunk] = ends
+    one_more = _on_its_chunk(order, ends.astype(np.int64), chunks)
     before = Held(alive + one_more, waiting - now, sent - now).each(lambda values: values[at_loss])
-    return peak, before.each(lambda values: values[_highest(before, one)])
+    return peak, _heaviest(before, one)
+
+
+def _on_its_chunk(order: RankOrder, values: IntArray, chunks: int) -> FloatArray:
+    """(actions, chunks): the value of each action on its chunk, nothing on the others."""
+    result = np.zeros((len(order), chunks))
+    result[np.arange(len(order)), order.chunk] = values
+    return result
 
 
 def _running(order: RankOrder, change: IntArray, chunks: int) -> FloatArray:
     """(actions, chunks): the sum of the changes so far, each on the chunk of its action."""
-    changes = np.zeros((len(order), chunks))
-    changes[np.arange(len(order)), order.chunk] = change
-    return np.asarray(changes.cumsum(axis=0))
+    changes = _on_its_chunk(order, change, chunks)
+    return changes.cumsum(axis=0) if change.any() else changes
 
 
-def _highest(held: Held, one: Held) -> int:
-    return int(np.argmax(held.bytes_of(one)))
+def _heaviest(held: Held, one: Held) -> Held:
+    """The first of the moments, the first axis, at which a rank holds the most: (chunks,)."""
+    highest = int(np.argmax(held.bytes_of(one)))
+    return held.each(lambda values: values[highest])
