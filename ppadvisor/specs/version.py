@@ -2,5 +2,5 @@
 
 FORMAT_VERSION = "1.0"
 """Of the documents' form. Minor: fields were added. Major: a field changed or went."""
-MODEL_VERSION = "2026.11-19"
+MODEL_VERSION = "2026.11-20"
 """Of the numbers: changes whenever any predicted number can change; a golden test holds it to that."""
