@@ -101,7 +101,12 @@ def open_row_file(path: Path, question: SweepQuestion, places: Places) -> Iterat
         rows.kept, end = _read(rows, places)
         file.truncate(end)
         file.seek(end)
-        rows.begin()
+        try:
+            rows.begin()
+        except InputError:
+            if not there:
+                path.unlink(missing_ok=True)
+            raise
         try:
             yield rows
         finally:

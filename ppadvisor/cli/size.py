@@ -153,6 +153,9 @@ def _losses(values: Values) -> Losses:
     if times and not failures:
         flag = f"--{next(iter(times)).replace('_', '-')}"
         raise InputError(f"{flag} has no effect without failures; give --failures-per-gpu-hour or --mtbf-hours")
+    if failures and not any(times.values()):
+        flag = "--mtbf-hours" if mtbf is not None else "--failures-per-gpu-hour"
+        raise InputError(f"{flag} has no effect: a failure costs nothing; give --checkpoint-time or --restart-time")
     return Losses(failures, times.get("checkpoint_time", 0.0), times.get("restart_time", 0.0))
 
 
@@ -168,11 +171,24 @@ def _candidates(values: Values, assumptions: Assumptions) -> list[Candidate]:
     lists = {name: tuple(dict.fromkeys(given.pop(name))) for name in CANDIDATE_INPUTS if name in given}
     lists |= {name: _resolved(name, lists[name]) for name in ("gpu", "cluster") if name in lists}
     chosen = [dict(zip(lists, combination, strict=True)) for combination in product(*lists.values())]
-    prices = read_prices(values["price"], chosen)
+    prices = read_prices(values["price"], [_with_hardware(given, one) for one in chosen])
     told = {name for name, items in lists.items() if len(items) > 1}
     return [
         _candidate(given | one, _name(one, told), price, assumptions) for one, price in zip(chosen, prices, strict=True)
     ]
+
+
+def _with_hardware(given: Values, chosen: Values) -> Values:
+    """A candidate's inputs, with the network and the memory of its preset where none is given."""
+    from ppadvisor.cli.specs import read_cluster
+
+    values = given | chosen
+    cluster = read_cluster({**values, "gpus": _gpus_per_node(values)})
+    known = {
+        "inter_node_bandwidth": cluster.inter_node_bandwidth_bytes_per_s,
+        "gpu_memory": cluster.gpu.memory_bytes,
+    }
+    return known | {name: value for name, value in values.items() if value is not None}
 
 
 def _resolved(kind: str, names: tuple[str, ...]) -> tuple[str, ...]:

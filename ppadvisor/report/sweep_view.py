@@ -27,6 +27,8 @@ from ppadvisor.report.sweep_values import (
 from ppadvisor.search.sweep import AxisValue, SweepReport, SweepRow
 from ppadvisor.units import format_fraction
 
+MOST_NAMED = 12
+"""Of an axis with more values the header tells the ends and the number."""
 MANY = 6
 """Of more points that share a note, only so many are listed."""
 
@@ -92,7 +94,7 @@ def _columns(report: SweepReport, told: set[str]) -> list[Column]:
 
 def _header(report: SweepReport, rows: Sequence[Row], told: set[str]) -> Iterator[str]:
     """What was asked, as it was understood."""
-    axes = [f"{name} {','.join(axis_text(name, value) for value in values)}" for name, values in report.axes.items()]
+    axes = [f"{name} {_axis_values(name, values)}" for name, values in report.axes.items()]
     asked = prod(map(len, report.axes.values()))
     done = f"{len(report.rows):,} of " if len(report.rows) < asked else ""
     count = f"{done}{asked:,} point{'s' if asked > 1 else ''}"
@@ -103,6 +105,12 @@ def _header(report: SweepReport, rows: Sequence[Row], told: set[str]) -> Iterato
     shared = _shared(report.fixed, rows, told)
     if shared:
         yield f"All plans {', '.join(shared)}"
+
+
+def _axis_values(name: str, values: Sequence[AxisValue]) -> str:
+    """All values of an axis, or the ends and the number of many."""
+    texts = [axis_text(name, value) for value in values]
+    return ",".join(texts) if len(texts) <= MOST_NAMED else f"{texts[0]}..{texts[-1]} ({len(texts):,})"
 
 
 def _shared(fixed: Mapping[str, AxisValue], rows: Sequence[Row], told: set[str]) -> list[str]:

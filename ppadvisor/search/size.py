@@ -121,7 +121,7 @@ class _Walk:
                 return
 
     def _is_ruled_out(self, num_gpus: int) -> bool:
-        """By a bound on memory; once it is known how many GPUs fit, also by one on time."""
+        """By a bound on memory; of default counts, once it is known how many GPUs fit, also by one on time."""
         try:
             problem, _ = self.candidate.ask(num_gpus)
         except InputError:
@@ -129,6 +129,8 @@ class _Walk:
         run, targets = self.wanted.run, self.wanted.targets
         if num_gpus < fewest_by_states(problem, run.margin):
             return True
+        if self.wanted.counts is not None:
+            return False  # asked for by name: a point beside the targets can still be better than one shown
         days = least_days(problem, run)
         if within(targets, days, self.candidate.cost(24 * days * num_gpus)):
             self._allowed = self._allowed or num_gpus

@@ -135,6 +135,8 @@ BAD: list[tuple[str, tuple[str, ...]]] = [
     ("--days 3 --checkpoint-time 3s", ("--checkpoint-time", "no effect")),
     ("--days 3 --restart-time 3s --failures-per-gpu-hour 0", ("--restart-time", "no effect")),
     ("--days 3 --mtbf-hours 3 --failures-per-gpu-hour 3", ("--mtbf-hours", "one or the other")),
+    ("--days 3 --mtbf-hours 3", ("--mtbf-hours", "no effect", "--checkpoint-time")),
+    ("--days 3 --failures-per-gpu-hour 1e9", ("--failures-per-gpu-hour", "no effect")),
     ("--days 3 --mtbf-hours -1", ("--mtbf-hours", "above zero")),
     ("--days 3 --failures-per-gpu-hour -1", ("--failures-per-gpu-hour", "negative")),
     ("--days 3 --gpus 12", ("12", "whole number of nodes")),
