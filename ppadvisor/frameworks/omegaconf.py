@@ -112,10 +112,9 @@ def _leaves(node: Any, above: tuple[str, ...], file: str) -> Iterator[tuple[tupl
         return
     for key, value in node.value:
         if key.tag == "tag:yaml.org,2002:merge":
-            for merged in value.value if value.id == "sequence" else (value,):
-                yield from _leaves(merged, above, file)
-        else:
-            yield from _leaves(value, (*above, str(key.value)), file)
+            line = key.start_mark.line + 1
+            raise InputError(f"{file}:{line}: a merge key (<<): which of two values holds is not told; write them out")
+        yield from _leaves(value, (*above, str(key.value)), file)
 
 
 def _plain(node: Any, file: str, depth: int, budget: list[int]) -> Value:
