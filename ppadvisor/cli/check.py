@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ppadvisor.cli.configurations import configuration_options, read_subject
-from ppadvisor.cli.options import OneOf
+from ppadvisor.cli.options import output_options_of
 from ppadvisor.cli.output import view_of, write
 from ppadvisor.errors import EXIT_NO_PLAN, EXIT_OK, EXIT_THRESHOLD
 from ppadvisor.report.formats import CHECK_FORMATS
@@ -26,14 +26,7 @@ BESIDE_A_PLAN = ("gate", "gates", "format", "output")
 @configuration_options
 @click.option("--gate", multiple=True, metavar="METRIC<=LIMIT", help="Threshold: bubble_fraction<=0.1. Repeatable.")
 @click.option("--gates", type=click.Path(path_type=Path), metavar="GATES", help="File with a gate on each line.")
-@click.option(
-    "--format",
-    type=OneOf("format", tuple(CHECK_FORMATS)),
-    default="text",
-    show_default=True,
-    help="Form of the answer; from markdown on for a CI.",
-)
-@click.option("--output", type=click.Path(path_type=Path), metavar="OUT", help="Write to OUT; it is replaced whole.")
+@output_options_of(CHECK_FORMATS, help="Form of the answer; from markdown on for a CI.", target="OUT")
 @click.pass_context
 def command(
     context: click.Context,

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from ppadvisor.cli.configurations import configuration_options, read_subjects
-from ppadvisor.cli.options import OneOf, Quantity
+from ppadvisor.cli.options import Quantity, output_options_of
 from ppadvisor.cli.output import view_of, write
 from ppadvisor.errors import EXIT_NO_PLAN, EXIT_OK, EXIT_REGRESSION
 from ppadvisor.report.formats import DIFF_FORMATS
@@ -28,14 +28,7 @@ BESIDE_PLANS = ("base", "head", "fail_on_regression", "price", "format", "output
     help="Exit 5 where step time or peak memory worsens by more: 2%.",
 )
 @click.option("--price", type=Quantity("price", parse_hourly), help="Of a GPU and hour, 2.50/h: what a step costs.")
-@click.option(
-    "--format",
-    type=OneOf("format", tuple(DIFF_FORMATS)),
-    default="text",
-    show_default=True,
-    help="Form of the answer; from markdown on for a CI.",
-)
-@click.option("--output", type=click.Path(path_type=Path), metavar="OUT", help="Write to OUT; it is replaced whole.")
+@output_options_of(DIFF_FORMATS, help="Form of the answer; from markdown on for a CI.", target="OUT")
 @click.pass_context
 def command(
     context: click.Context,

@@ -84,16 +84,20 @@ def output_options(command: CommandT) -> CommandT:
     return output_options_of(FORMATS)(command)
 
 
-def output_options_of(formats: Collection[str]) -> Callable[[CommandT], CommandT]:
-    """The same with other formats, the first of which is `table`."""
+def output_options_of(
+    formats: Collection[str], *, help: str = "Form of the answer.", target: str = "FILE"
+) -> Callable[[CommandT], CommandT]:
+    """The same with other formats, the first of which is the default."""
 
     def decorate(command: CommandT) -> CommandT:
         command = click.option(
-            "--output", type=click.Path(path_type=Path), metavar="FILE", help="Write to FILE; it is replaced whole."
+            "--output",
+            type=click.Path(path_type=Path),
+            metavar=target,
+            help=f"Write to {target}; it is replaced whole.",
         )(command)
         kind = OneOf("format", tuple(formats))
-        return click.option("--format", type=kind, default="table", show_default=True, help="Form of the answer.")(
-            command
-        )
+        first = next(iter(formats))
+        return click.option("--format", type=kind, default=first, show_default=True, help=help)(command)
 
     return decorate

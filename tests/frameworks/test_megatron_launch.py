@@ -6,20 +6,19 @@ from typing import Any
 
 import pytest
 
-from ppadvisor.engine.evaluate import estimate_plan
 from ppadvisor.errors import RefusedError
 from ppadvisor.frameworks.configuration import Configuration, Given
 from ppadvisor.frameworks.megatron.config import read_script_text
 from ppadvisor.frameworks.megatron.launch import launch
 from ppadvisor.frameworks.megatron.read_back import plan_values
 from ppadvisor.schedules.interleaved_1f1b import group_size
-from ppadvisor.search.api import make_problem
 from ppadvisor.specs.cluster import ClusterSpec
 from ppadvisor.specs.load import load_cluster, load_model
 from ppadvisor.specs.model import ModelSpec
 from ppadvisor.specs.plan import PlanSpec
 from ppadvisor.specs.recomputation import parse_recomputation
 from ppadvisor.specs.training import TrainingSpec
+from tests.frameworks.launched import CHANGED, costs_the_same
 
 GPUS = 64
 RUN: dict[str, Any] = {"sequence_length": 2048, "global_batch_size": 256}
@@ -103,13 +102,7 @@ def test_the_script_says_the_plan(name: str, plan_name: str) -> None:
     training = TrainingSpec(**{**RUN, "global_batch_size": batch})
     _, unsaid, read = written(model, training, plan)
     assert (unsaid, read.broken, read.num_gpus, read.plan) == ((), (), GPUS, plan)
-    assert read.model is not None
-    assert read.training is not None
-    assert read.plan is not None
-    before = estimate_plan(make_problem(model, cluster(), training), plan, margin=0.9)
-    after = estimate_plan(make_problem(read.model, cluster(), read.training), read.plan, margin=0.9)
-    assert before.time.step_time_s == after.time.step_time_s
-    assert before.memory.peak_bytes == after.memory.peak_bytes
+    assert costs_the_same(model, training, plan, read, cluster())
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
@@ -123,20 +116,7 @@ def test_the_script_says_the_model(name: str) -> None:
 
 @pytest.mark.parametrize(
     "changed",
-    [
-        {"precision": "fp8"},
-        {"precision": "fp8", "fp8_weights": True},
-        {"precision": "fp16", "gradient_precision": "fp16"},
-        {"precision": "fp16"},
-        {"precision": "fp32"},
-        {"gradient_precision": "bf16"},
-        {"optimizer": "adamw"},
-        {"optimizer": "adam-bf16-moments"},
-        {"optimizer": "sgd"},
-        {"optimizer": "sgd-momentum"},
-        {"attention": "eager", "dropout": True},
-        {"sequence_parallel": False},
-    ],
+    CHANGED,
     ids=str,
 )
 def test_the_script_says_how_it_trains(changed: Sizes) -> None:

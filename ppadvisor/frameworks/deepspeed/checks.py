@@ -5,11 +5,11 @@ Source: microsoft/DeepSpeed commit 38327e07, deepspeed/runtime/; config.py where
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from typing import Any
 
 from ppadvisor.errors import nearest
+from ppadvisor.frameworks.checks import Check
 from ppadvisor.frameworks.configuration import Broken, Outcome
 from ppadvisor.frameworks.deepspeed.options import ZERO
 from ppadvisor.frameworks.deepspeed.run import (
@@ -29,27 +29,6 @@ from ppadvisor.frameworks.deepspeed.run import (
 ONE_BIT = ("onebitadam", "zerooneadam", "onebitlamb")
 SWITCHES = ("fp16.enabled", "bf16.enabled", "bfloat16.enabled", "amp.enabled")
 PARTITIONED = ("pipeline.pipe_partitioned", "pipeline.grad_partitioned")
-
-
-@dataclass(frozen=True)
-class Check:
-    """One rule."""
-
-    rule: str
-    names: tuple[str, ...]
-    """What to change, the likeliest first; the first that the file gives is where it stands."""
-    source: str
-    problem: Callable[[Run], str | None]
-    outcome: Outcome = Outcome.REJECTED
-
-    def broken(self, run: Run) -> Broken | None:
-        """The rule with options and line where the run breaks it."""
-        message = self.problem(run)
-        if not message:
-            return None
-        line = next((line for name in self.names if (line := run.line(name)) is not None), None)
-        source = f"config.py:{self.source}" if self.source[0].isdigit() else self.source
-        return Broken(self.rule, self.outcome, message, self.names, line, source)
 
 
 def _world(run: Run) -> str | None:

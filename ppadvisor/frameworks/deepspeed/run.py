@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 from ppadvisor.frameworks.configuration import Given
 from ppadvisor.frameworks.deepspeed.split import METHODS, split_of
@@ -42,6 +42,7 @@ class Run:
     places: Places
     world: int
     given: Given
+    CHECKS_IN: ClassVar[str] = "config.py"
 
     def value(self, name: str) -> Any:
         """As the file gives it, `section.key`; None where it is silent or `auto`."""
@@ -67,6 +68,10 @@ class Run:
 
     def on(self, name: str) -> bool:
         return self.value(name) is True
+
+    def option(self, name: str) -> str:
+        """An option as the file has it."""
+        return name
 
     def line(self, name: str) -> int | None:
         return self.places.get(tuple(name.split(".")))

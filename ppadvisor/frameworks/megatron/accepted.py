@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from ppadvisor.frameworks.checks import Check
 from ppadvisor.frameworks.configuration import Broken
 from ppadvisor.frameworks.megatron import check_experts, check_features, check_sizes, check_stages, check_steps
-from ppadvisor.frameworks.megatron.checks import Check
 from ppadvisor.frameworks.megatron.run import Run
 
-CHECKS: tuple[Check, ...] = (
+CHECKS: tuple[Check[Run], ...] = (
     *check_sizes.CHECKS,
     *check_stages.CHECKS,
     *check_features.CHECKS,

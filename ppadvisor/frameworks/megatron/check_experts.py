@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import re
 
+from ppadvisor.frameworks.checks import Check
 from ppadvisor.frameworks.megatron.check_features import METHOD, NUMBER, OVERLAP_A2A, needs, recompute_kind
-from ppadvisor.frameworks.megatron.checks import Check
 from ppadvisor.frameworks.megatron.options import flag_of
 from ppadvisor.frameworks.megatron.patterns import layer_pattern
 from ppadvisor.frameworks.megatron.run import Run

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ppadvisor.frameworks.megatron.checks import Check
+from ppadvisor.frameworks.checks import Check
 from ppadvisor.frameworks.megatron.options import flag_of
 from ppadvisor.frameworks.megatron.run import Run
 

@@ -5,7 +5,7 @@ Source: NVIDIA/Megatron-LM d98e8a64; lines of arguments.py where no other file i
 
 from __future__ import annotations
 
-from ppadvisor.frameworks.megatron.checks import Check
+from ppadvisor.frameworks.checks import Check
 from ppadvisor.frameworks.megatron.layout import layout_problem
 from ppadvisor.frameworks.megatron.options import flag_of
 from ppadvisor.frameworks.megatron.patterns import layout_is_huge

@@ -5,9 +5,9 @@ Source: NVIDIA/Megatron-LM d98e8a64; the file stands beside each.
 
 from __future__ import annotations
 
+from ppadvisor.frameworks.checks import Check
 from ppadvisor.frameworks.configuration import Outcome, Remark
 from ppadvisor.frameworks.megatron.check_features import ONE_CONNECTION, recompute_kind
-from ppadvisor.frameworks.megatron.checks import Check
 from ppadvisor.frameworks.megatron.run import Run
 
 T, C, SP = "tensor_model_parallel_size", "context_parallel_size", "sequence_parallel"

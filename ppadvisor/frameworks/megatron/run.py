@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import ClassVar
 
 from ppadvisor.frameworks.megatron.arguments import Arguments
 from ppadvisor.frameworks.megatron.layout import layout_problem, layout_stages
+from ppadvisor.frameworks.megatron.options import flag_of
 from ppadvisor.frameworks.megatron.patterns import layout_is_huge
 from ppadvisor.frameworks.profile import Split
 from ppadvisor.specs.model import MAX_LAYERS
@@ -27,6 +29,15 @@ class Run:
 
     arguments: Arguments
     world: int
+    CHECKS_IN: ClassVar[str] = "arguments.py"
+
+    def line(self, dest: str) -> int | None:
+        """Where an option stands."""
+        return self.arguments.line(dest)
+
+    def option(self, dest: str) -> str:
+        """What to type for it."""
+        return flag_of(dest)
 
     def whole(self, dest: str) -> int | None:
         """A whole number, None where there is none."""

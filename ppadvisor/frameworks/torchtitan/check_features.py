@@ -5,7 +5,7 @@ Source: pytorch/torchtitan commit 238fa995; below torchtitan/.
 
 from __future__ import annotations
 
-from ppadvisor.frameworks.torchtitan.checks import Check
+from ppadvisor.frameworks.checks import Check
 from ppadvisor.frameworks.torchtitan.job import CONVERTERS, ETP, RESHARD, SCHEDULE, C, E, Job, P
 from ppadvisor.frameworks.torchtitan.options import CHOICES
 

@@ -5,8 +5,8 @@ Source: pytorch/torchtitan commit 238fa995; below torchtitan/ where no other pla
 
 from __future__ import annotations
 
+from ppadvisor.frameworks.checks import Check
 from ppadvisor.frameworks.configuration import Outcome
-from ppadvisor.frameworks.torchtitan.checks import Check
 from ppadvisor.frameworks.torchtitan.flavors import FLAVORS
 from ppadvisor.frameworks.torchtitan.job import (
     ETP,

@@ -6,8 +6,8 @@ torch/distributed/pipelining/schedules.py.
 
 from __future__ import annotations
 
+from ppadvisor.frameworks.checks import Check
 from ppadvisor.frameworks.configuration import Outcome
-from ppadvisor.frameworks.torchtitan.checks import Check
 from ppadvisor.frameworks.torchtitan.flavors import NO_PIPELINE
 from ppadvisor.frameworks.torchtitan.job import (
     CSV,

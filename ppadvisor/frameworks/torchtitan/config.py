@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from ppadvisor.errors import InputError, nearest
+from ppadvisor.frameworks.checks import Check
 from ppadvisor.frameworks.configuration import Broken, Configuration, Given, Outcome, Remark, Said
 from ppadvisor.frameworks.places import Places, toml_places
 from ppadvisor.frameworks.torchtitan import check_features, check_sizes, check_stages
 from ppadvisor.frameworks.torchtitan.check_features import context_attention
-from ppadvisor.frameworks.torchtitan.checks import Check
 from ppadvisor.frameworks.torchtitan.flavors import EXPERIMENTS, FLAVORS, NO_PIPELINE, OTHER_MODELS, model_of
 from ppadvisor.frameworks.torchtitan.job import CSV, FROM_CSV, MODULES, Job
 from ppadvisor.frameworks.torchtitan.options import RENAMED, SECTIONS, NoDefault
@@ -34,7 +34,7 @@ MOST_TOLD = 40
 TAKES = ("num_gpus", "model")
 """What the user may say beside the file."""
 
-CHECKS: tuple[Check, ...] = (*check_sizes.CHECKS, *check_stages.CHECKS, *check_features.CHECKS)
+CHECKS: tuple[Check[Job], ...] = (*check_sizes.CHECKS, *check_stages.CHECKS, *check_features.CHECKS)
 RULES = ("unknown_option", "option_value", *(check.rule for check in CHECKS))
 DECIDES = ("parallelism.", "training.", "model.", "activation_checkpoint.mode", "compile.enable", "optimizer.name")
 """Options whose value has to be of its type for anything to follow."""

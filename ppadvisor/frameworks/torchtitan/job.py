@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 from ppadvisor.frameworks.places import Places
 from ppadvisor.frameworks.profile import Split
@@ -59,6 +59,7 @@ class Job:
     world: int
     model: ModelSpec | None
     attention: str = "sdpa"
+    CHECKS_IN: ClassVar[str] = "torchtitan"
     """The kernel of the flavor: sdpa, flex or varlen."""
     named: str = ""
     """`model.name` where it is torchtitan's own."""
@@ -83,6 +84,10 @@ class Job:
     def words(self, name: str) -> tuple[str, ...]:
         value = self.value(name)
         return tuple(str(one) for one in value) if isinstance(value, list) else ()
+
+    def option(self, name: str) -> str:
+        """An option as the file has it."""
+        return name
 
     def line(self, name: str) -> int | None:
         """Where an option stands, None where it is a default."""

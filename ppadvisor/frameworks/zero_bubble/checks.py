@@ -5,16 +5,15 @@ Source: sail-sg/zero-bubble-pipeline-parallelism 39f2c186; the file stands besid
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from collections.abc import Iterator
 
+from ppadvisor.frameworks.checks import Check
 from ppadvisor.frameworks.configuration import Broken, Outcome, Remark
 from ppadvisor.frameworks.megatron.accepted import CHECKS
 from ppadvisor.frameworks.megatron.options import table_of
 from ppadvisor.frameworks.megatron.run import BY_LAYERS
-from ppadvisor.frameworks.zero_bubble.run import GROUP, MEMORY, PENDING, V_SCHEDULES, ForkRun
+from ppadvisor.frameworks.zero_bubble.run import GROUP, MEMORY, PACKAGE, PENDING, V_SCHEDULES, ForkRun
 
-PACKAGE = "ppadvisor.frameworks.zero_bubble"
 CONNECTIONS = "CUDA_DEVICE_MAX_CONNECTIONS"
 FEWEST_CONNECTIONS = 8
 ZBPP = "megatron/core/zbpp_utils.py"
@@ -27,16 +26,6 @@ FROM_MEGATRON = (
 """Rules of Megatron that the fork, which is older, has too."""
 
 
-class ForkCheck(NamedTuple):
-    """One rule of the fork's own."""
-
-    rule: str
-    dests: tuple[str, ...]
-    source: str
-    problem: Callable[[ForkRun], str | None]
-    outcome: Outcome = Outcome.REJECTED
-
-
 def broken_rules(run: ForkRun) -> Iterator[Broken]:
     """What the parser refused, then every rule that the run breaks."""
     yield from run.arguments.broken
@@ -45,15 +34,9 @@ def broken_rules(run: ForkRun) -> Iterator[Broken]:
         if found is not None:
             yield found
     for own in OWN:
-        message = own.problem(run)
-        if message:
-            given = next((dest for dest in own.dests if dest in run.arguments.given), own.dests[0])
-            flags = tuple(_flag(dest) for dest in own.dests)
-            yield Broken(own.rule, own.outcome, message, flags, run.arguments.line(given), own.source)
-
-
-def _flag(dest: str) -> str:
-    return table_of(PACKAGE)[dest].flag if dest in table_of(PACKAGE) else dest
+        found = own.broken(run)
+        if found is not None:
+            yield found
 
 
 def _tied(run: ForkRun) -> str | None:
@@ -100,8 +83,8 @@ def _zero_bubble(run: ForkRun) -> str | None:
         (run.p == 1, "zero bubble needs pipeline parallelism"),
         (sharded and run.on("overlap_param_gather"), "zero bubble excludes --overlap-param-gather"),
         (sharded and run.on("overlap_grad_reduce"), "zero bubble excludes --overlap-grad-reduce"),
-        (run.in_a_v and run.gives(BY_LAYERS), f"a V has two chunks a rank by itself; drop {_flag(BY_LAYERS)}"),
-        (run.in_a_v and (run.text(MEMORY) or "zb") not in V_SCHEDULES, f"{_flag(MEMORY)} is min, half or zb"),
+        (run.in_a_v and run.gives(BY_LAYERS), f"a V has two chunks a rank by itself; drop {run.option(BY_LAYERS)}"),
+        (run.in_a_v and (run.text(MEMORY) or "zb") not in V_SCHEDULES, f"{run.option(MEMORY)} is min, half or zb"),
         (run.on("enable_optimizer_post_validation") and not run.on("fp16"), "post validation needs --fp16"),
     )
     return next((text for holds, text in conditions if holds), None)
@@ -131,15 +114,15 @@ def _interleaved(run: ForkRun) -> str | None:
 
 
 OWN = (
-    ForkCheck("untied_embeddings", ("untie_embeddings_and_output_weights",), f"{ZBPP}:73", _tied),
-    ForkCheck("fused_gradients", ("gradient_accumulation_fusion",), f"{ZBPP}:86", _fusion),
-    ForkCheck("first_communication", ("pre_communication_optimization",), f"{ZBPP}:89", _communication),
-    ForkCheck("many_connections", (CONNECTIONS,), f"{ZBPP}:93-100", _connections),
-    ForkCheck("layers_divide", ("num_layers", "pipeline_model_parallel_size", BY_LAYERS), f"{ZBPP}:108-118", _layers),
-    ForkCheck("zero_bubble", ("enable_zero_bubble", "zero_bubble_v_schedule"), f"{ZBPP}:130-143", _zero_bubble),
-    ForkCheck("backward_not_split", ("transformer_impl", "overlap_grad_reduce"), ZBPP, _not_split, Outcome.WRONG),
-    ForkCheck("context_parallel", ("context_parallel_size",), "megatron/training/arguments.py:560", _context),
-    ForkCheck("interleaved", ("global_batch_size",), "pipeline_parallel/schedules.py", _interleaved, Outcome.FAILS),
+    Check("untied_embeddings", ("untie_embeddings_and_output_weights",), f"{ZBPP}:73", _tied),
+    Check("fused_gradients", ("gradient_accumulation_fusion",), f"{ZBPP}:86", _fusion),
+    Check("first_communication", ("pre_communication_optimization",), f"{ZBPP}:89", _communication),
+    Check("many_connections", (CONNECTIONS,), f"{ZBPP}:93-100", _connections),
+    Check("layers_divide", ("num_layers", "pipeline_model_parallel_size", BY_LAYERS), f"{ZBPP}:108-118", _layers),
+    Check("zero_bubble", ("enable_zero_bubble", "zero_bubble_v_schedule"), f"{ZBPP}:130-143", _zero_bubble),
+    Check("backward_not_split", ("transformer_impl", "overlap_grad_reduce"), ZBPP, _not_split, Outcome.WRONG),
+    Check("context_parallel", ("context_parallel_size",), "megatron/training/arguments.py:560", _context),
+    Check("interleaved", ("global_batch_size",), "pipeline_parallel/schedules.py", _interleaved, Outcome.FAILS),
 )
 RULES = ("unknown_option", "left_over_words", "option_value", *FROM_MEGATRON, *(check.rule for check in OWN))
 
@@ -149,11 +132,11 @@ def remarks(run: ForkRun) -> Iterator[Remark]:
     arguments = run.arguments
     if run.schedule is None:
         dest = next((dest for dest in ("enable_1f1b_v", GROUP) if dest in arguments.given), MEMORY)
-        text = f"{_flag(dest)}: this schedule is not modelled; there is no estimate"
-        yield Remark("not_modelled", text, (_flag(dest),), arguments.line(dest))
+        text = f"{run.option(dest)}: this schedule is not modelled; there is no estimate"
+        yield Remark("not_modelled", text, (run.option(dest),), arguments.line(dest))
     if run.schedule == "zb-h2" and run.pending != 2 * run.p:
-        text = f"{_flag(PENDING)} {arguments.value(PENDING)}: taken as 2 p = {2 * run.p} (ZB-H2)"
-        yield Remark("assumed", text, (_flag(PENDING),), arguments.line(PENDING))
+        text = f"{run.option(PENDING)} {arguments.value(PENDING)}: taken as 2 p = {2 * run.p} (ZB-H2)"
+        yield Remark("assumed", text, (run.option(PENDING),), arguments.line(PENDING))
     for dest in ("cpu_offload", "num_seq_splits", "standalone_embedding_stage", "defer_embedding_wgrad_compute"):
         given = arguments.given.get(dest)
         if given is not None and given.value != table_of(PACKAGE)[dest].default:

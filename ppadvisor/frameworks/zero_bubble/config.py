@@ -17,8 +17,8 @@ from ppadvisor.frameworks.megatron.places import places_of, said_in
 from ppadvisor.frameworks.megatron.plan import plan_of, training_of
 from ppadvisor.frameworks.megatron.run import BY_LAYERS
 from ppadvisor.frameworks.shell import read_script
-from ppadvisor.frameworks.zero_bubble.checks import PACKAGE, RULES, broken_rules, remarks
-from ppadvisor.frameworks.zero_bubble.run import GROUP, ForkRun
+from ppadvisor.frameworks.zero_bubble.checks import RULES, broken_rules, remarks
+from ppadvisor.frameworks.zero_bubble.run import GROUP, PACKAGE, ForkRun
 from ppadvisor.specs.files import read_text
 from ppadvisor.specs.model import ModelSpec
 from ppadvisor.specs.plan import PlanSpec

@@ -15,9 +15,9 @@ from ppadvisor.frameworks.megatron.launch_model import Flag, flag, model_flags
 from ppadvisor.frameworks.megatron.launch_plan import parallel_flags, training_flags
 from ppadvisor.frameworks.megatron.options import by_flag
 from ppadvisor.frameworks.megatron.read_back import unsaid
-from ppadvisor.frameworks.zero_bubble.checks import CONNECTIONS, PACKAGE
+from ppadvisor.frameworks.zero_bubble.checks import CONNECTIONS
 from ppadvisor.frameworks.zero_bubble.config import LGD, read_script_text
-from ppadvisor.frameworks.zero_bubble.run import V_SCHEDULES
+from ppadvisor.frameworks.zero_bubble.run import PACKAGE, V_SCHEDULES
 from ppadvisor.frameworks.zero_bubble.split import split_settings
 from ppadvisor.specs.cluster import ClusterSpec
 from ppadvisor.specs.model import ModelSpec

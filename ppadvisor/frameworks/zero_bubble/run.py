@@ -8,16 +8,23 @@ from __future__ import annotations
 
 from functools import cached_property
 
+from ppadvisor.frameworks.megatron.options import table_of
 from ppadvisor.frameworks.megatron.run import BY_LAYERS, Run
 from ppadvisor.frameworks.profile import Split
 from ppadvisor.frameworks.zero_bubble.split import padded_split
 
+PACKAGE = "ppadvisor.frameworks.zero_bubble"
 V_SCHEDULES = {"zb": "zb-v", "half": "v-half", "min": "v-min"}
 GROUP, PENDING, MEMORY = "interleave_group_size", "zero_bubble_max_pending_backward", "zero_bubble_v_schedule_mem_setup"
 
 
 class ForkRun(Run):
     """The options with the number of GPUs."""
+
+    def option(self, dest: str) -> str:
+        """The fork's own flag; what it has none for is called as it is, as a variable of the environment."""
+        own = table_of(PACKAGE)
+        return own[dest].flag if dest in own else dest
 
     @property
     def in_a_v(self) -> bool:
