@@ -12,7 +12,7 @@ import click
 from ppadvisor.cli.answer import answer_options, read_assumptions
 from ppadvisor.cli.chosen import given_parameters, naming, note, plan_of_file
 from ppadvisor.cli.options import OneOf, Quantity
-from ppadvisor.cli.request import CLUSTER_INPUTS, COUNT, Input
+from ppadvisor.cli.request import ATTENTION, CLUSTER_INPUTS, COUNT, LOSS, Input, Switch
 from ppadvisor.errors import InputError, RefusedError
 from ppadvisor.frameworks import READERS
 from ppadvisor.units import parse_count, parse_sequence_length
@@ -33,10 +33,21 @@ PROGRAM_INPUTS = (
     Input("--recompute", click.STRING, "What the program recomputes (DeepSpeed).", "recompute"),
     Input("--seq-len", SEQUENCE, "Tokens of a sequence (DeepSpeed).", "sequence_length"),
     Input("--partition", click.STRING, "PipelineModule's partition_method (DeepSpeed).", "partition_method"),
+    Input("--attention", ATTENTION, "Attention kernel (DeepSpeed).", "attention"),
+    Input("--loss", LOSS, "Cross entropy (DeepSpeed).", "loss"),
+)
+PROGRAM_SWITCHES = (
+    Switch("--dropout", "Dropout in the layers (DeepSpeed)."),
+    Switch("--fused-norm", "Norms in one kernel (DeepSpeed)."),
+    Switch("--sequence-parallel", "Norms and residuals divided over t (DeepSpeed)."),
 )
 """What a file leaves to the program that reads it, and the field of `Given` that it fills."""
-GIVEN_BY = {"vocab_size": "--vocab", "variables": "--define", "model": "--model"} | {
-    entry.pin: entry.flag for entry in PROGRAM_INPUTS
+GIVEN_BY = {
+    "vocab_size": "--vocab",
+    "variables": "--define",
+    "model": "--model",
+    **{entry.pin: entry.flag for entry in PROGRAM_INPUTS},
+    **{switch.name: switch.flag for switch in PROGRAM_SWITCHES},
 }
 """Field of `Given` -> the option that fills it."""
 NEWER_THAN_HOPPER = re.compile(r"\bG?B[23]00\b")
@@ -48,6 +59,7 @@ def configuration_options(command: CommandT) -> CommandT:
         *(click.option(entry.flag, entry.name, type=entry.type, help=entry.help) for entry in CLUSTER_INPUTS),
         click.option("--model", metavar="MODEL", help="Preset or config.json, where the file leaves the model open."),
         *(click.option(entry.flag, entry.name, type=entry.type, help=entry.help) for entry in PROGRAM_INPUTS),
+        *(switch.option for switch in PROGRAM_SWITCHES),
         click.option("--vocab", type=Quantity("count", parse_count), help="Vocabulary, where the file has none."),
         click.option(
             "--define",
@@ -157,7 +169,7 @@ def _read(path: Path, framework: str | None, given: Given, named_as: Path | None
     chosen = framework or frameworks.recognised(name, text)
     reader = frameworks.reader(chosen)
     for field, flag in GIVEN_BY.items():
-        if getattr(given, field) and field not in reader.TAKES:
+        if getattr(given, field) not in (None, {}) and field not in reader.TAKES:
             raise InputError(f"{flag} has no effect on a file of {chosen}")
     return reader.read(path, given)
 
@@ -173,6 +185,7 @@ def _given(values: Mapping[str, Any], gpu: str) -> Given:
         model=None if values["model"] is None else load_model(values["model"]),
         one_connection=not NEWER_THAN_HOPPER.search(gpu),
         **{entry.pin: values[entry.name] for entry in PROGRAM_INPUTS},
+        **{switch.name: values[switch.name] for switch in PROGRAM_SWITCHES},
     )
 
 

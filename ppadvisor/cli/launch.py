@@ -16,6 +16,8 @@ from ppadvisor.errors import EXIT_OK, InputError, RefusedError
 from ppadvisor.frameworks import TRAINS_AS, WRITERS
 
 if TYPE_CHECKING:
+    from ppadvisor.engine.problem import Problem
+    from ppadvisor.frameworks.configuration import Launch
     from ppadvisor.search.results import ProblemEcho
     from ppadvisor.specs.plan import PlanSpec
 
@@ -39,9 +41,9 @@ def command(context: click.Context, /, file: str, framework: str | None, format:
     if chosen.plan is None:
         raise RefusedError(chosen.why_none)
     with naming(file):
-        problem = _for_framework(chosen.problem, framework and TRAINS_AS.get(framework, framework))
-        _check_legal(problem, chosen.plan)
-    form = framework or problem.framework
+        asked = _for_framework(chosen.problem, framework and TRAINS_AS.get(framework, framework))
+        problem = _legal_problem(asked, chosen.plan)
+    form = framework or asked.framework
     written = import_module(WRITERS[form]).launch(
         problem.model,
         problem.training,
@@ -49,6 +51,7 @@ def command(context: click.Context, /, file: str, framework: str | None, format:
         problem.cluster,
         one_connection=not NEWER_THAN_HOPPER.search(problem.cluster.gpu.name),
     )
+    _check_cost(problem, chosen.plan, written, form)
     if written.unsaid:
         note(f"not said, {form} has no option for it: {'; '.join(written.unsaid)}")
     for line in written.beside:
@@ -68,8 +71,8 @@ def _for_framework(problem: ProblemEcho, framework: str | None) -> ProblemEcho:
     return problem.model_copy(update={"framework": framework, "training": training})
 
 
-def _check_legal(problem: ProblemEcho, plan: PlanSpec) -> None:
-    """RefusedError for what the trainer cannot run, with the trainers that can."""
+def _legal_problem(problem: ProblemEcho, plan: PlanSpec) -> Problem:
+    """The problem as the formulas take it. RefusedError for what the trainer cannot run, with the trainers that can."""
     from ppadvisor import frameworks
     from ppadvisor.search.explain import NothingToExplain, legal_problem
 
@@ -83,3 +86,33 @@ def _check_legal(problem: ProblemEcho, plan: PlanSpec) -> None:
     answer = legal_problem(problem, plan)
     if isinstance(answer, NothingToExplain):
         raise RefusedError(answer.note)
+    return answer
+
+
+def _check_cost(problem: Problem, plan: PlanSpec, written: Launch, form: str) -> None:
+    """RefusedError where the text would run at another time or peak than the plan that was chosen for them.
+
+    A model that the trainer builds otherwise is told of instead, and more recomputation with what it costs.
+    """
+    from ppadvisor.engine.evaluate import estimate_plan
+    from ppadvisor.frameworks.read_back import NOT_OPTIONS
+    from ppadvisor.search.api import make_problem
+    from ppadvisor.specs.plan import PlanSpec
+    from ppadvisor.specs.training import TrainingSpec
+    from ppadvisor.units import format_bytes_gib, format_seconds
+
+    chosen = (*TrainingSpec.model_fields, *PlanSpec.model_fields)
+    lost = [text for text in written.unsaid if text.partition(" = ")[0] in chosen]
+    training, read = written.read.training, written.read.plan
+    if not lost or training is None or read is None:
+        return
+    same_kernels = training.model_copy(update={name: getattr(problem.training, name) for name in NOT_OPTIONS})
+    taken = make_problem(problem.model, problem.cluster, same_kernels, problem.assumptions)
+    before, after = estimate_plan(problem, plan, margin=1.0), estimate_plan(taken, read, margin=1.0)
+    costs = [(one.time.step_time_s, one.memory.peak_bytes) for one in (before, after)]
+    if costs[0] == costs[1]:
+        return
+    if not all(text.startswith("recompute") for text in lost) or costs[1][1] > costs[0][1]:
+        raise RefusedError(f"{form} has no option for what changes memory or time: {'; '.join(lost)}")
+    shown = [f"{format_seconds(seconds)}, {format_bytes_gib(peak)}" for seconds, peak in costs]
+    note(f"more is recomputed than the plan asks for: {shown[1]} instead of {shown[0]}")

@@ -25,6 +25,8 @@ CommandT = TypeVar("CommandT", bound=Callable[..., Any])
 COUNT = Quantity("count", parse_count)
 BANDWIDTH = Quantity("bandwidth", parse_bandwidth)
 NAME = click.STRING
+ATTENTION = OneOf("attention kernel", ("flash", "eager"))
+LOSS = OneOf("loss", ("native", "fused", "torch"))
 
 
 def parse_from_zero(text: str, what: str) -> int:
@@ -56,6 +58,14 @@ class Switch(NamedTuple):
 
     flag: str
     help: str
+
+    @property
+    def off(self) -> str:
+        return f"--no-{self.flag.removeprefix('--')}"
+
+    def option(self, command: CommandT) -> CommandT:
+        """The command with it."""
+        return click.option(f"{self.flag}/{self.off}", self.name, default=None, help=self.help)(command)
 
     @property
     def name(self) -> str:
@@ -102,8 +112,8 @@ TRAINING_INPUTS = (
     Input("--precision", OneOf("precision", ("bf16", "fp16", "fp32", "fp8")), "Matrix products (default: bf16)."),
     Input("--optimizer", NAME, "Optimizer (default: adam)."),
     Input("--grad-precision", OneOf("precision", ("fp32", "bf16", "fp16")), "Accumulated gradients (default: fp32)."),
-    Input("--attention", OneOf("attention kernel", ("flash", "eager")), "Attention kernel (default: flash)."),
-    Input("--loss", OneOf("loss", ("native", "fused", "torch")), "Cross entropy (default: the trainer's)."),
+    Input("--attention", ATTENTION, "Attention kernel (default: flash)."),
+    Input("--loss", LOSS, "Cross entropy (default: the trainer's)."),
 )
 TRAINING_SWITCHES = (
     Switch("--fp8-weights", "With fp8: weights kept in fp8 alone (default: no)."),
@@ -161,8 +171,7 @@ def request_options(
 
     def decorate(command: CommandT) -> CommandT:
         for switch in reversed(SWITCHES):
-            off = f"--no-{switch.flag.removeprefix('--')}"
-            command = click.option(f"{switch.flag}/{off}", switch.name, default=None, help=switch.help)(command)
+            command = switch.option(command)
         for entry in reversed(INPUTS):
             kind = CommaList(entry.type) if axes or entry.pin else entry.type
             kind = (kinds or {}).get(entry.name, kind)

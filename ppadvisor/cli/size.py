@@ -244,12 +244,14 @@ def _gpus_per_node(values: Values) -> int:
 
 def _ask(values: Values, assumptions: Assumptions, num_gpus: int) -> tuple[Problem, Pins]:
     from ppadvisor.cli.specs import read_request
-    from ppadvisor.search.api import make_problem
+    from ppadvisor.search.api import check_run, make_problem
 
     node = values.get("gpus_per_node")
     fewer = {"gpus_per_node": min(node, num_gpus)} if node is not None else {}
     request = read_request({**values, **fewer, "gpus": num_gpus})
-    return make_problem(request.model, request.cluster, request.training, assumptions), request.pins
+    problem = make_problem(request.model, request.cluster, request.training, assumptions)
+    check_run(problem)
+    return problem, request.pins
 
 
 def _refuse_if_none_could_be_asked(evaluated: tuple[Any, ...]) -> None:

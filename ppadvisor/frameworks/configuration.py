@@ -32,6 +32,11 @@ class Given:
     sequence_length: int | None = None
     partition_method: str | None = None
     """DeepSpeed's: which layers count when they are divided over the stages."""
+    attention: str | None = None
+    loss: str | None = None
+    dropout: bool | None = None
+    fused_norm: bool | None = None
+    sequence_parallel: bool | None = None
 
 
 class Outcome(Enum):
@@ -69,17 +74,6 @@ class Remark:
     message: str
     flags: tuple[str, ...] = ()
     line: int | None = None
-
-
-@dataclass(frozen=True)
-class Launch:
-    """What a writer of a trainer's configuration hands on."""
-
-    text: str
-    unsaid: tuple[str, ...]
-    """Values that the trainer has no option for, each with what it takes instead."""
-    beside: tuple[str, ...] = ()
-    """What the user has to say elsewhere than in the text, a line each."""
 
 
 @dataclass(frozen=True)
@@ -129,6 +123,19 @@ class Configuration:
     def legal(self) -> bool:
         """Accepted, and it will run and train the model that was asked for."""
         return not self.broken
+
+
+@dataclass(frozen=True)
+class Launch:
+    """What a writer of a trainer's configuration hands on."""
+
+    text: str
+    read: Configuration
+    """The text as it is read again."""
+    unsaid: tuple[str, ...]
+    """Values that the trainer has no option for, each with what it takes instead."""
+    beside: tuple[str, ...] = ()
+    """What the user has to say elsewhere than in the text, a line each."""
 
 
 OF_A_SCRIPT = ("num_gpus", "vocab_size", "variables")

@@ -88,6 +88,8 @@ class Rule:
     code: str
     violated: Callable[[ModelSpec, TrainingSpec, PlanTable], BoolArray]
     message: Callable[[ModelSpec, TrainingSpec, PlanSpec], str]
+    of_run: Callable[[ModelSpec, TrainingSpec], str | None] | None = None
+    """What is wrong whatever the plan, where the rule is about model and training run alone."""
 
 
 def no_settings(_: ModelSpec, __: PlanSpec) -> dict[str, str]:
@@ -172,6 +174,11 @@ class FrameworkProfile:
     """What the first part of a split backward hands on stays to the end of the step (torch's engine)."""
     whole_backward_on_first: bool = False
     """On the model's first stage the first part of a split backward does nothing, the second all (torch's engine)."""
+
+    def refusal(self, model: ModelSpec, training: TrainingSpec) -> str | None:
+        """Why it cannot train this model in this way, whatever the plan; None where it can."""
+        reasons = (rule.of_run(model, training) for rule in self.rules if rule.of_run)
+        return next((reason for reason in reasons if reason), None)
 
     def gradient_precision(self, training: TrainingSpec) -> GradientPrecision:
         """Precision of the accumulated gradient: as given, else the framework's."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -127,6 +128,32 @@ def split_rule(code: str, splits: Callable[[ModelSpec, int, int], tuple[Split, .
         return f"layers {' '.join(map(str, plan.layers_per_chunk))}: {why}; it builds {built}"
 
     return Rule(code, violated, message)
+
+
+def run_rule(code: str, problem: Callable[[ModelSpec, TrainingSpec], str | None]) -> Rule:
+    """The rule of a framework that cannot train this model, or not in this way, whatever the plan."""
+
+    def violated(model: ModelSpec, training: TrainingSpec, plans: PlanTable) -> BoolArray:
+        return np.full(len(plans), problem(model, training) is not None)
+
+    def message(model: ModelSpec, training: TrainingSpec, _: PlanSpec) -> str:
+        return problem(model, training) or ""
+
+    return Rule(code, violated, message, of_run=problem)
+
+
+def option_rule(code: str, trainer: str, allowed: Mapping[str, tuple[Any, ...]]) -> Rule:
+    """The rule of a framework without options for other values of these fields of a training run."""
+
+    def problem(_: ModelSpec, training: TrainingSpec) -> str | None:
+        for name, values in allowed.items():
+            value = getattr(training, name)
+            if value not in values:
+                known = ", ".join(str(one) for one in values if one is not None)
+                return f"{name} = {value}: {trainer} has no option for it; allowed: {known}"
+        return None
+
+    return run_rule(code, problem)
 
 
 def no_context_rule(code: str, why: str) -> Rule:

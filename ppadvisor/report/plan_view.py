@@ -127,8 +127,9 @@ SCHEDULES_WORTH_A_TABLE = 5
 
 
 def schedule_table(report: PlanReport, format: str, *, width: int, color: bool) -> str:
-    """Each schedule with its best plan, where a framework runs many."""
-    if len(report.schedules) < SCHEDULES_WORTH_A_TABLE:
+    """Each schedule with its best plan, where a framework runs many and one has any; else the refusals say it all."""
+    some = any(entry.estimate is not None for entry in report.schedules)
+    if not some or len(report.schedules) < SCHEDULES_WORTH_A_TABLE:
         return ""
     title = "The best plan of each schedule (replayed)"
     columns = schedule_columns(report)

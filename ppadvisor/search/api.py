@@ -8,7 +8,7 @@ from ppadvisor import frameworks
 from ppadvisor.engine.parameters import count_active_parameters, count_parameters
 from ppadvisor.engine.problem import Problem
 from ppadvisor.engine.results import PlanEstimate
-from ppadvisor.errors import InputError, unknown_name
+from ppadvisor.errors import InputError, RefusedError, unknown_name
 from ppadvisor.search import advise
 from ppadvisor.search.balance import against_even
 from ppadvisor.search.by_schedule import best_of_each_schedule
@@ -49,6 +49,13 @@ def make_problem(
     return problem
 
 
+def check_run(problem: Problem) -> None:
+    """RefusedError where the framework cannot train this model in this way, whatever the plan."""
+    refused = problem.framework.refusal(problem.model, problem.training)
+    if refused:
+        raise RefusedError(f"{problem.framework.id}: {refused}")
+
+
 def plan(
     model: ModelSpec,
     cluster: ClusterSpec,
@@ -64,7 +71,7 @@ def plan(
 
     `pins` fixes what shall not be searched; `margin` is the share of GPU memory that the middle estimate may use.
     `report.plans` is empty where nothing fits, and `report.nearest_miss` then says what is missing.
-    InputError for input that cannot be meant.
+    InputError for input that cannot be meant; RefusedError as `check_run`.
 
     >>> from ppadvisor import TrainingSpec, load_cluster, load_model, plan
     >>> report = plan(
@@ -75,6 +82,7 @@ def plan(
     True
     """
     problem, pins = make_problem(model, cluster, training, assumptions), pins or Pins()
+    check_run(problem)
     ranked = rank(problem, pins, margin=margin, sort=sort)
     # the second is looked at even where one is shown: it says what puts the first in front
     leading = best_estimates(ranked, max(top, 2), margin=margin, sort=sort)

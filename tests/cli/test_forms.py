@@ -50,7 +50,7 @@ def test_from_plan_to_check(
 def test_what_a_form_cannot_run(cli: Cli, tmp_path: Path) -> None:
     """Megatron-Core has no zero bubble, the fork no uneven stages: exit code 3, nothing written, who would."""
     path = tmp_path / "plans.json"
-    cli(*QUESTION, "--framework", "zero-bubble", "--schedule", "zb-h1", "--output", str(path))
+    cli(*QUESTION, *UNTIED, "--framework", "zero-bubble", "--schedule", "zb-h1", "--output", str(path))
     result = cli("launch", str(path), "--framework", "megatron-bridge", "--output", str(tmp_path / "out.yaml"))
     assert (result.exit_code, result.stdout) == (3, "")
     assert "does not run schedule zb-h1; zero-bubble would" in result.stderr

@@ -97,3 +97,72 @@ def test_what_has_no_option_is_told_twice(cli: Cli, tmp_path: Path) -> None:
     assert result.exit_code == 0
     assert "parallel_block = True; Megatron takes False" in result.stdout
     assert "parallel_block = True; Megatron takes False" in result.stderr
+
+
+def test_more_recomputation_is_told_with_its_cost(cli: Cli, tmp_path: Path) -> None:
+    """3 of 8 layers are no every nth of torchtitan's: 4 are written, with the cost of both, as `check` reads it."""
+    path, written = saved(cli, tmp_path, "--framework", "torchtitan", "--pp", "4", "--top", "1"), tmp_path / "job.toml"
+    fields = {"recompute": "full", "recompute_method": "block", "recompute_num_layers": 3}
+    split = {"layers_per_stage": [8] * 4, "layers_per_chunk": [8] * 4, "virtual_stages": 1, "schedule": "1f1b"}
+    result = cli("launch", str(changed(path, **fields, **split)), "--output", str(written))
+    assert result.exit_code == 0
+    assert "recompute_num_layers = 3; torchtitan takes 4" in result.stderr
+    read = cli("check", str(written), *GPU, "--gpus", "16", "--format", "json").document
+    assert read["plan"]["recompute_num_layers"] == 4
+    told = next(line for line in result.stderr.splitlines() if "more is recomputed" in line)
+    assert f"{read['estimate']['memory']['peak_bytes'] / 2**30:.1f} GiB instead of" in told
+
+
+@pytest.mark.parametrize("option", ["--no-fused-norm", "--loss fused", "--optimizer adam-pure-bf16"])
+def test_what_costs_otherwise_is_not_written(cli: Cli, tmp_path: Path, option: str) -> None:
+    """Megatron has no option for it and would run at another time or peak: exit code 3, nothing written."""
+    path, written = saved(cli, tmp_path, "--pp", "2", "--top", "1", *option.split()), tmp_path / "train.sh"
+    result = cli("launch", str(path), "--output", str(written))
+    assert (result.exit_code, result.stdout, written.exists()) == (3, "", False)
+    assert result.stderr.startswith("ppadvisor: error: megatron has no option for what changes memory or time: ")
+
+
+def test_what_the_program_decides_is_said_to_check(cli: Cli, tmp_path: Path) -> None:
+    """DeepSpeed's file says neither dropout nor the kernels: launch names the options that `check` has to be told."""
+    options = ("--framework", "deepspeed", "--pp", "2", "--tp", "2", "--top", "1", "--dropout", "--loss", "native")
+    path, written = saved(cli, tmp_path, *options, "--no-sequence-parallel"), tmp_path / "ds.json"
+    result = cli("launch", str(path), "--output", str(written))
+    words = result.stderr.splitlines()[-1].partition("ppadvisor check FILE ")[2].split()
+    assert {"--dropout", "--no-sequence-parallel", "--loss"} <= set(words)
+    words[words.index("MODEL")] = "llama-3.1-8b"
+    answer = cli("check", str(written), *words, *GPU, "--format", "json").document
+    wanted = json.loads(path.read_text())["plans"][0]
+    assert answer["estimate"]["time"]["step_time_s"] == wanted["time"]["step_time_s"]
+    assert answer["estimate"]["memory"]["peak_bytes"] == wanted["memory"]["peak_bytes"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("--framework deepspeed --precision fp8", "precision = fp8: DeepSpeed has no option for it"),
+        ("--framework torchtitan --optimizer sgd", "optimizer = sgd: torchtitan has no option for it"),
+        ("--framework torchtitan --optimizer adam-pure-bf16", "torchtitan takes bf16 with adam-pure-bf16"),
+        ("--framework zero-bubble --model gpt2-xl-1.5b --seq-len 1k", "untied embeddings only"),
+    ],
+)
+def test_nothing_is_planned_that_could_not_be_launched(cli: Cli, options: str, message: str) -> None:
+    """What a trainer has no way for, whatever the plan, is one line with exit code 3, from `plan` already."""
+    result = cli("plan", *QUESTION, *options.split())
+    assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (3, "", 1)
+    assert message in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "code"),
+    [
+        (("--framework", "torchtitan", "--model", "qwen3-32b", "--pp", "2"), "torchtitan_pipelining"),
+        (("--framework", "torchtitan", "--tp", "2", "--no-sequence-parallel"), "torchtitan_sequence_parallel"),
+        (("--framework", "zero-bubble", "--cp", "2"), "zero_bubble_context_parallel"),
+    ],
+)
+def test_no_plan_is_legal_that_could_not_be_launched(cli: Cli, options: tuple[str, ...], code: str) -> None:
+    """What a trainer has no way for in these plans is a rule, with exit code 3."""
+    result = cli("plan", *QUESTION, *options)
+    assert result.exit_code == 3
+    assert set(result.document["rejected"]) >= {code}
+    assert result.document["plans"] == []

@@ -270,7 +270,7 @@ def test_the_fork_takes_its_padding_from_fixed_places(layers: int, p: int, v: in
 )
 def test_a_split_that_cannot_be_built_is_refused(framework: str, code: str | None) -> None:
     """12 layers as 2 4 4 2: nobody's partition method, any layout's."""
-    of = problem(num_gpus=4, framework=framework)
+    of = problem(model(tied_embeddings=False), num_gpus=4, framework=framework)
     plans = table_of([plan((3, 3, 3, 3)), plan((2, 4, 4, 2)), plan((12,), data_parallel=4)])
     legal, counts, examples = legal_plans(of, plans)
     assert dict(counts) == ({code: 1} if code else {})

@@ -39,9 +39,11 @@ MAX_JSON_BYTES = 300_000
 """A configuration has a few thousand bytes."""
 MOST_TOLD = 40
 """Keys of one file that nothing looks for."""
+BY_PROGRAM = ("attention", "loss", "dropout", "fused_norm", "sequence_parallel")
+"""Of a training run, what only the program decides."""
 TAKES = (
     *("num_gpus", "model", "pipeline_parallel", "tensor_parallel", "expert_parallel", "sequence_length"),
-    *("partition_method", "recompute"),
+    *("partition_method", "recompute", *BY_PROGRAM),
 )
 """What the user may say beside the file."""
 
@@ -98,6 +100,8 @@ def _check_effect(run: Run, file: str) -> None:
         raise InputError(f"--recompute has no effect: {INTERVAL} in {file} is {run.interval}")
     if given.partition_method and run.p == 1:
         raise InputError("--partition has no effect without a pipeline: give --pp")
+    if given.sequence_parallel is not None and run.t == 1:
+        raise InputError("--sequence-parallel has no effect without tensor parallelism: give --tp")
     if (given.expert_parallel or 1) > 1 and given.model is not None and given.model.moe is None:
         raise InputError(f"--ep has no effect: {given.model.name} has no experts")
 
@@ -115,8 +119,15 @@ def _training(run: Run, where: str) -> TrainingSpec | None:
         "precision": run.precision,
         "optimizer": "adam" if kind not in SGD else "sgd-momentum" if momentum else "sgd",
         "gradient_precision": run.accumulation,
+        **_by_program(run),
     }
     return validate(TrainingSpec, data, where)
+
+
+def _by_program(run: Run) -> dict[str, Any]:
+    """What was said of the program."""
+    values = {name: getattr(run.given, name) for name in BY_PROGRAM}
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def _plan(run: Run, where: str) -> PlanSpec | None:
@@ -179,7 +190,7 @@ def _assumed(run: Run) -> Iterator[Remark]:
     if run.p > 1 and not run.method_is_known:
         shown = f"partition_method {run.method[:40]!r}" if run.method else "no --partition"
         yield _remark("assumed", f"{shown}: every layer is taken to count as one, all else as none", run, METHOD)
-    if run.t > 1:
+    if run.t > 1 and run.given.sequence_parallel is None:
         yield _remark("assumed", "sequence parallelism is taken to be on (the program says it)", run, TOPOLOGY)
     kind = run.value("optimizer.type")
     if kind is None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from ppadvisor.errors import RefusedError
 from ppadvisor.frameworks.configuration import Configuration, Given, Launch
-from ppadvisor.frameworks.deepspeed.config import read_json_text
+from ppadvisor.frameworks.deepspeed.config import BY_PROGRAM, read_json_text
 from ppadvisor.frameworks.deepspeed.split import split_settings
 from ppadvisor.frameworks.read_back import differences, plan_values, training_values
 from ppadvisor.specs.cluster import ClusterSpec
@@ -31,7 +31,8 @@ def launch(
     read = read_json_text(text, NAME, _given(model, training, plan, cluster))
     if read.broken:
         raise RefusedError(f"DeepSpeed does not run this plan: {read.broken[0].message}")
-    return Launch(text, tuple(_unsaid(training, plan, read)), tuple(_beside(model, training, plan, cluster)))
+    unsaid = tuple(_unsaid(training, plan, read))
+    return Launch(text, read, unsaid, tuple(_beside(model, training, plan, cluster)))
 
 
 def _given(model: ModelSpec, training: TrainingSpec, plan: PlanSpec, cluster: ClusterSpec) -> Given:
@@ -42,7 +43,17 @@ def _given(model: ModelSpec, training: TrainingSpec, plan: PlanSpec, cluster: Cl
         expert_parallel=plan.expert_parallel,
         sequence_length=training.sequence_length,
         recompute=_by_program(plan),
+        **_of_run(training, plan),
     )
+
+
+def _of_run(training: TrainingSpec, plan: PlanSpec) -> dict[str, Any]:
+    """Of the run, what is unlike what `check` takes where nothing is said of the program."""
+    usual = TrainingSpec.model_fields
+    values = {name: getattr(training, name) for name in BY_PROGRAM}
+    if plan.tensor_parallel == 1:
+        del values["sequence_parallel"]
+    return {name: value for name, value in values.items() if value != usual[name].default}
 
 
 def _unsaid(training: TrainingSpec, plan: PlanSpec, read: Configuration) -> Iterator[str]:
@@ -107,6 +118,9 @@ def _beside(model: ModelSpec, training: TrainingSpec, plan: PlanSpec, cluster: C
         yield f"in your program: tensor parallelism over {t} GPUs, d {d}"
     if t > 1 and training.sequence_parallel:
         yield "in your program: sequence parallelism"
+    of_run = _of_run(training, plan)
+    for name, value in of_run.items():
+        yield f"in your program: {name} = {value}"
     if plan.expert_parallel > 1:
         yield f"in your program: MoE(ep_size={plan.expert_parallel})"
     words = ["--model", "MODEL", "--gpus", str(cluster.num_gpus), "--seq-len", str(training.sequence_length)]
@@ -117,4 +131,7 @@ def _beside(model: ModelSpec, training: TrainingSpec, plan: PlanSpec, cluster: C
     if by_program:
         yield f"in your program: recomputation {by_program}"
         words += ["--recompute", by_program]
+    for name, value in of_run.items():
+        flag = name.replace("_", "-")
+        words += [f"--{flag}" if value else f"--no-{flag}"] if isinstance(value, bool) else [f"--{flag}", value]
     yield f"read it again with: ppadvisor check FILE {shlex.join(words)}"

@@ -35,7 +35,7 @@ def launch(
         raise RefusedError(f"Megatron-LM does not run this plan: {read.broken[0].message}")
     missing = tuple(unsaid(model, training, plan, read))
     told = [f"# not said, Megatron-LM has no option for it: {text}" for text in missing]
-    return Launch("\n".join([lines[0], *told, *lines[1:]]) + "\n", missing)
+    return Launch("\n".join([lines[0], *told, *lines[1:]]) + "\n", read, missing)
 
 
 def _script(

@@ -72,7 +72,7 @@ def launch(
     missing = tuple(unsaid(model, training, plan, read, trainer="Megatron-Bridge"))
     told = [f"# not said, Megatron-Bridge has no field for it: {text}" for text in missing]
     head = list(_head(model, training, plan, cluster))
-    return Launch("\n".join([head[0], *told, *head[1:], text]) + "\n", missing)
+    return Launch("\n".join([head[0], *told, *head[1:], text]) + "\n", read, missing)
 
 
 def _head(model: ModelSpec, training: TrainingSpec, plan: PlanSpec, cluster: ClusterSpec) -> Iterator[str]:

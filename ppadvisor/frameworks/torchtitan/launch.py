@@ -49,7 +49,7 @@ def launch(
         raise RefusedError(f"torchtitan does not run this plan: {read.broken[0].message}")
     missing = tuple(_unsaid(model, training, plan, read))
     told = [f"# not said, torchtitan has no option for it: {text}" for text in missing]
-    return Launch("\n".join([lines[0], *told, *lines[1:]]) + "\n", missing)
+    return Launch("\n".join([lines[0], *told, *lines[1:]]) + "\n", read, missing)
 
 
 def _unsaid(model: ModelSpec, training: TrainingSpec, plan: PlanSpec, read: Configuration) -> Iterator[str]:

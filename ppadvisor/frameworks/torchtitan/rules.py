@@ -5,12 +5,22 @@ from __future__ import annotations
 import numpy as np
 
 from ppadvisor.frameworks.profile import BoolArray, Rule
-from ppadvisor.frameworks.rules import COMMON_RULES
+from ppadvisor.frameworks.rules import COMMON_RULES, option_rule, run_rule
+from ppadvisor.frameworks.torchtitan.flavors import NO_PIPELINE, flavor_of
 from ppadvisor.specs.model import ModelSpec
 from ppadvisor.specs.plan import PlanSpec, PlanTable
 from ppadvisor.specs.training import TrainingSpec
 
 ROUNDS = ("interleaved-1f1b", "interleaved-zero-bubble")
+OPTIONS = {
+    "precision": ("bf16", "fp32", "fp8"),
+    "optimizer": ("adam", "adamw", "adam-pure-bf16"),
+    "attention": ("flash",),
+    "dropout": (False,),
+    "fused_norm": (True,),
+    "loss": (None, "torch"),
+}
+"""What its options and its own models can say of a training run."""
 SPLIT = ("interleaved-zero-bubble", "zb-v", "dualpipev")
 
 
@@ -64,8 +74,40 @@ def _split_recompute_message(_: ModelSpec, __: TrainingSpec, plan: PlanSpec) -> 
     )
 
 
+def _gradients(_: ModelSpec, training: TrainingSpec) -> str | None:
+    """`training.dtype` is that of weights, gradients and moments alike."""
+    given, pure = training.gradient_precision or "fp32", training.optimizer == "adam-pure-bf16"
+    takes = "bf16" if pure else "fp32"
+    return (
+        None if given == takes else f"gradient_precision = {given}: torchtitan takes {takes} with {training.optimizer}"
+    )
+
+
+def _no_sequence_parallel(_: ModelSpec, training: TrainingSpec, plans: PlanTable) -> BoolArray:
+    return np.asarray((plans.tensor_parallel > 1) & (not training.sequence_parallel))
+
+
+def _no_sequence_parallel_message(_: ModelSpec, __: TrainingSpec, plan: PlanSpec) -> str:
+    return f"torchtitan's tensor parallel {plan.tensor_parallel} always divides norms and residuals too"
+
+
+def _pipeline(model: ModelSpec, _: TrainingSpec, plans: PlanTable) -> BoolArray:
+    """Some of its models have no pipelining function (train.py:219-223)."""
+    cut = plans.pipeline_parallel > 1
+    return np.asarray(cut & (cut.any() and (flavor_of(model) or ("", ""))[0] in NO_PIPELINE))
+
+
+def _pipeline_message(model: ModelSpec, _: TrainingSpec, plan: PlanSpec) -> str:
+    name, flavor = flavor_of(model) or ("", "")
+    return f"{name} {flavor} of torchtitan does not support pipelining: p {plan.pipeline_parallel}"
+
+
 RULES: tuple[Rule, ...] = (
     *COMMON_RULES,
+    option_rule("torchtitan_options", "torchtitan", OPTIONS),
+    run_rule("torchtitan_gradients", _gradients),
+    Rule("torchtitan_sequence_parallel", _no_sequence_parallel, _no_sequence_parallel_message),
+    Rule("torchtitan_pipelining", _pipeline, _pipeline_message),
     Rule("torch_1f1b_microbatches", _too_few, _too_few_message),
     Rule("torch_interleaved_microbatches", _rounds, _rounds_message),
     Rule("torchtitan_key_value_heads", _groups, _groups_message),

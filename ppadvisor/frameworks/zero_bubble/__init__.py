@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from ppadvisor.frameworks.gradients import backward_work, output_gradients
 from ppadvisor.frameworks.profile import FrameworkProfile, Spread, Tensor
-from ppadvisor.frameworks.rules import COMMON_RULES, split_rule
 from ppadvisor.frameworks.tensors import (
     ACTIVATION,
     ATTENTION_NORM,
@@ -16,6 +15,7 @@ from ppadvisor.frameworks.tensors import (
     LOSSES,
     layer_tensors,
 )
+from ppadvisor.frameworks.zero_bubble.rules import RULES
 from ppadvisor.frameworks.zero_bubble.split import split_settings, splits
 from ppadvisor.specs.model import LayerKind, ModelSpec
 from ppadvisor.specs.training import TrainingSpec
@@ -76,7 +76,7 @@ PROFILE = FrameworkProfile(
     saved_tensors=saved_tensors,
     waiting_tensors=waiting_tensors,
     backward_work=backward_work,
-    rules=(*COMMON_RULES, split_rule("zero_bubble_split", splits, "the fork has no flag for uneven stages")),
+    rules=RULES,
     split_settings=split_settings,
     splits=splits,
     dummy_weight_gradients=False,

@@ -12,6 +12,7 @@ from ppadvisor.frameworks.configuration import Broken, Outcome, Remark
 from ppadvisor.frameworks.megatron.accepted import CHECKS
 from ppadvisor.frameworks.megatron.options import table_of
 from ppadvisor.frameworks.megatron.run import BY_LAYERS
+from ppadvisor.frameworks.zero_bubble.rules import TIED
 from ppadvisor.frameworks.zero_bubble.run import GROUP, MEMORY, PACKAGE, PENDING, V_SCHEDULES, ForkRun
 
 CONNECTIONS = "CUDA_DEVICE_MAX_CONNECTIONS"
@@ -41,7 +42,7 @@ def broken_rules(run: ForkRun) -> Iterator[Broken]:
 
 def _tied(run: ForkRun) -> str | None:
     tied = not run.on("untie_embeddings_and_output_weights")
-    return "the fork takes untied embeddings only: --untie-embeddings-and-output-weights" if tied else None
+    return TIED if tied else None
 
 
 def _fusion(run: ForkRun) -> str | None:

@@ -36,25 +36,13 @@ def launch(
     model: ModelSpec, training: TrainingSpec, plan: PlanSpec, cluster: ClusterSpec, *, one_connection: bool
 ) -> Launch:
     """The fragment, and what it does not say. RefusedError where the fork would refuse it."""
-    _check_layers(model, training)
     lines = list(_script(model, training, plan, cluster))
     read = read_script_text("\n".join(lines), NAME, Given(one_connection=one_connection))
     if read.broken:
         raise RefusedError(f"the zero-bubble fork does not run this plan: {read.broken[0].message}")
     missing = tuple(unsaid(model, training, plan, read, trainer="the fork"))
     told = [f"# not said, the fork has no option for it: {text}" for text in missing]
-    return Launch("\n".join([lines[0], *told, *lines[1:]]) + "\n", missing)
-
-
-def _check_layers(model: ModelSpec, training: TrainingSpec) -> None:
-    """RefusedError for layers that the fork splits no backward of: its legacy ones alone can."""
-    for holds, what in (
-        (model.mla is not None, "latent attention"),
-        (model.moe is not None, "experts of this kind"),
-        (training.precision == "fp8", "fp8, which needs Transformer Engine"),
-    ):
-        if holds:
-            raise RefusedError(f"the legacy layers of the zero-bubble fork have no {what}; megatron would")
+    return Launch("\n".join([lines[0], *told, *lines[1:]]) + "\n", read, missing)
 
 
 def _script(model: ModelSpec, training: TrainingSpec, plan: PlanSpec, cluster: ClusterSpec) -> Iterator[str]:
