@@ -31,6 +31,17 @@ class RefusedError(PpadvisorError):
     exit_code = EXIT_NO_PLAN
 
 
+def printable(text: str) -> str:
+    r"""The text without what drives a terminal or hides in it: such characters as their escapes, lines stay lines.
+
+    >>> printable("ok\x1b[2J")
+    'ok\\x1b[2J'
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode("ascii") for c in text)
+
+
 def nearest(name: str, allowed: Iterable[str]) -> str | None:
     """The allowed name closest to `name`, or None where nothing is close."""
     matches = difflib.get_close_matches(name.lower(), list(allowed), n=1, cutoff=0.4)

@@ -10,11 +10,12 @@ import click
 from ppadvisor.cli.configurations import configuration_options, read_subject
 from ppadvisor.cli.options import output_options_of
 from ppadvisor.cli.output import view_of, write
-from ppadvisor.errors import EXIT_NO_PLAN, EXIT_OK, EXIT_THRESHOLD
+from ppadvisor.errors import EXIT_NO_PLAN, EXIT_OK, EXIT_THRESHOLD, InputError
 from ppadvisor.report.formats import CHECK_FORMATS
 
 if TYPE_CHECKING:
     from ppadvisor.search.check_results import CheckReport
+    from ppadvisor.search.gates import Gate
 
 MAX_GATES_BYTES = 100_000
 BESIDE_A_PLAN = ("gate", "gates", "format", "output")
@@ -49,7 +50,7 @@ def command(
     """
     from ppadvisor.report.check_view import render_check
 
-    report = _checked(context, file, [*gate, *_gates_of_file(gates)])
+    report = _checked(context, file, [*_of_options(gate), *_of_file(gates)])
     view = view_of(output)
     write(render_check(report, format, width=view.width, color=view.color), output)
     if not report.legal or report.fits is False:
@@ -57,19 +58,27 @@ def command(
     return EXIT_OK if report.gates_passed else EXIT_THRESHOLD
 
 
-def _checked(context: click.Context, file: str, gates: list[str]) -> CheckReport:
+def _checked(context: click.Context, file: str, gates: list[Gate]) -> CheckReport:
     from ppadvisor.search.check import check
+
+    return check(read_subject(context, file, beside=BESIDE_A_PLAN), gates=gates)
+
+
+def _of_options(texts: tuple[str, ...]) -> list[Gate]:
     from ppadvisor.search.gates import parse_gate
 
-    parsed = [parse_gate(text) for text in gates]
-    return check(read_subject(context, file, beside=BESIDE_A_PLAN), gates=parsed)
+    return [parse_gate(text) for text in texts]
 
 
-def _gates_of_file(path: Path | None) -> list[str]:
-    """The gates of a file: a line each, what follows # is a comment."""
+def _of_file(path: Path | None) -> list[Gate]:
+    """The gates of a file: a line each, what follows # is a comment. InputError for one that holds none."""
+    from ppadvisor.search.gates import parse_gate
     from ppadvisor.specs.files import read_text
 
     if path is None:
         return []
-    lines = (line.partition("#")[0].strip() for line in read_text(path, MAX_GATES_BYTES).splitlines())
-    return [line for line in lines if line]
+    lines = [line.partition("#")[0].strip() for line in read_text(path, MAX_GATES_BYTES).splitlines()]
+    found = [parse_gate(line, f"{path}:{number}") for number, line in enumerate(lines, 1) if line]
+    if not found:
+        raise InputError(f"{path}: holds no gate; needs one on a line, as in bubble_fraction<=0.1")
+    return found

@@ -15,7 +15,7 @@ from ppadvisor.cli.answer import answer_options, ask
 from ppadvisor.cli.job import job_option
 from ppadvisor.cli.options import OneOf, Quantity, option_name
 from ppadvisor.cli.request import request_options
-from ppadvisor.errors import InputError
+from ppadvisor.errors import InputError, printable
 from ppadvisor.units import parse_count
 
 if TYPE_CHECKING:
@@ -120,4 +120,4 @@ def naming(file: str | None) -> Iterator[None]:
 
 def note(text: str) -> None:
     """A line on stderr beside the answer."""
-    print(f"ppadvisor: note: {text}", file=sys.stderr)
+    print(f"ppadvisor: note: {printable(text)}", file=sys.stderr)

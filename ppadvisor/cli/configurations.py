@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -129,6 +130,7 @@ def _configuration(
 ) -> Subject:
     """A trainer's own file: `like` gives what no option does, `named_as` the kind of what comes over a pipe."""
     from ppadvisor.cli.specs import read_cluster
+    from ppadvisor.frameworks.configuration import GpusUnknown
     from ppadvisor.search.judge import Subject
     from ppadvisor.specs.assumptions import Assumptions
     from ppadvisor.specs.load import with_num_gpus
@@ -138,7 +140,14 @@ def _configuration(
     named = any(values[entry.name] is not None for entry in CLUSTER_INPUTS if entry.name != "gpus")
     machines = None if named or like is None else like.cluster
     gpu = _gpu_name(values) if machines is None else machines.gpu.name
-    configuration = _read(path, values["framework"], _given(values, gpu), named_as)
+    given_beside = _given(values, gpu)
+    try:
+        configuration = _read(path, values["framework"], given_beside, named_as)
+    except GpusUnknown:
+        if machines is None:
+            raise
+        as_many = replace(given_beside, num_gpus=machines.num_gpus)
+        configuration = _read(path, values["framework"], as_many, named_as)
     if machines is None or like is None:
         cluster = read_cluster({**values, "gpus": configuration.num_gpus}) if named else None
         return Subject(configuration, cluster, values["margin"], assumptions)

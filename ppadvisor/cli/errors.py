@@ -8,7 +8,7 @@ import traceback
 
 import click
 
-from ppadvisor.errors import EXIT_INTERNAL, EXIT_USAGE, InputError, PpadvisorError
+from ppadvisor.errors import EXIT_INTERNAL, EXIT_USAGE, InputError, PpadvisorError, printable
 
 EXIT_INTERRUPTED = 130
 TRACEBACK_VARIABLE = "PPADVISOR_TRACEBACK"
@@ -28,7 +28,7 @@ def report_error(error: Exception) -> int:
 
 
 def _say(message: str, exit_code: int) -> int:
-    print("ppadvisor:", " ".join(message.split()), file=sys.stderr)
+    print("ppadvisor:", printable(" ".join(message.split())), file=sys.stderr)
     return exit_code
 
 

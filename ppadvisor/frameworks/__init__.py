@@ -84,10 +84,16 @@ def reader(framework: str) -> Reader:
 
 
 def recognised(path: Path, text: str) -> str:
-    """The framework whose configuration this is. InputError with all forms that are read where it is nobody's."""
+    """The framework whose configuration this is.
+
+    InputError with what is wrong with the text where it is none of its kind, else with all forms that are read.
+    """
+    from ppadvisor.specs.files import check_form
+
     for name in READERS:
         if reader(name).recognises(path, text):
             return name
+    check_form(path, text)
     forms = ", or ".join(f"{one.form} (--framework {name})" for name, one in READERS.items())
     raise InputError(f"{path}: no configuration that is known here; needs {forms}")
 

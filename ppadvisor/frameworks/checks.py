@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, Generic, Protocol, TypeVar
+from typing import ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
 from ppadvisor.frameworks.configuration import Broken, Outcome
 
@@ -25,6 +25,13 @@ class Said(Protocol):
 RunT = TypeVar("RunT", bound=Said)
 
 
+class Told(NamedTuple):
+    """What is wrong, where it is about some options of a check alone."""
+
+    message: str
+    names: tuple[str, ...]
+
+
 @dataclass(frozen=True)
 class Check(Generic[RunT]):
     """One rule."""
@@ -34,15 +41,16 @@ class Check(Generic[RunT]):
     """The options to change, the likeliest first; the first that the file gives is where it stands."""
     source: str
     """Place in the trainer's source."""
-    problem: Callable[[RunT], str | None]
+    problem: Callable[[RunT], str | Told | None]
     """What is wrong, None where nothing is or where the numbers do not follow."""
     outcome: Outcome = Outcome.REJECTED
 
     def broken(self, run: RunT) -> Broken | None:
         """The rule with options and line where the run breaks it."""
-        message = self.problem(run)
-        if not message:
+        found = self.problem(run)
+        if not found:
             return None
-        line = next((line for name in self.names if (line := run.line(name)) is not None), None)
+        message, names = found if isinstance(found, Told) else (found, self.names)
+        line = next((line for name in names if (line := run.line(name)) is not None), None)
         source = f"{run.CHECKS_IN}:{self.source}" if self.source[0].isdigit() else self.source
-        return Broken(self.rule, self.outcome, message, tuple(map(run.option, self.names)), line, source)
+        return Broken(self.rule, self.outcome, message, tuple(map(run.option, names)), line, source)

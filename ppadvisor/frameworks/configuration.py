@@ -8,6 +8,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Protocol
 
+from ppadvisor.errors import InputError
 from ppadvisor.specs.model import ModelSpec
 from ppadvisor.specs.plan import PlanSpec
 from ppadvisor.specs.training import TrainingSpec
@@ -37,6 +38,13 @@ class Given:
     dropout: bool | None = None
     fused_norm: bool | None = None
     sequence_parallel: bool | None = None
+
+
+class GpusUnknown(InputError):
+    """A configuration does not say on how many GPUs it runs, and nobody else did."""
+
+    def __init__(self, file: str) -> None:
+        super().__init__(f"{file} does not say how many GPUs there are: give --gpus")
 
 
 class Outcome(Enum):

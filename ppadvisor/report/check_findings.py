@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from os.path import normpath
 from pathlib import Path, PurePath
 from typing import Literal
 
@@ -99,7 +100,7 @@ def _instead(change: PlanChange | None) -> str:
 
 def relative(file: str) -> str:
     """The file as a CI names it: from the folder that the command runs in, where it lies in it."""
-    path = PurePath(file)
+    path = PurePath(normpath(file))
     if path.is_absolute() and path.is_relative_to(Path.cwd()):
         path = path.relative_to(Path.cwd())
     return path.as_posix()

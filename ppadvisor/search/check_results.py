@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from ppadvisor.engine.results import PlanEstimate, Result
+from ppadvisor.specs.base import Shown
 from ppadvisor.specs.cluster import ClusterSpec
 from ppadvisor.specs.model import ModelSpec
 from ppadvisor.specs.plan import PlanSpec
@@ -18,8 +19,8 @@ class BrokenRule(Result):
     rule: str
     outcome: Literal["rejected", "fails", "wrong"]
     """rejected at start-up; fails at the first step; runs, and trains something else than was asked for."""
-    message: str
-    flags: tuple[str, ...]
+    message: Shown
+    flags: tuple[Shown, ...]
     """Options to change, the likeliest first."""
     file: str
     line: int | None
@@ -32,8 +33,8 @@ class Notice(Result):
     """Something to know that breaks no rule."""
 
     kind: Literal["not_modelled", "not_understood", "no_effect", "slow", "assumed", "missing"]
-    message: str
-    flags: tuple[str, ...]
+    message: Shown
+    flags: tuple[Shown, ...]
     file: str
     line: int | None
 

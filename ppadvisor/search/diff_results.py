@@ -9,6 +9,7 @@ from pydantic import JsonValue
 from ppadvisor.engine.results import Result
 from ppadvisor.search.check_results import Answer, Judgement
 from ppadvisor.search.compare import StageHeld
+from ppadvisor.specs.base import Shown
 
 Metric = Literal["step_time_s", "time_per_token_s", "peak_bytes"]
 Part = Literal["plan", "training", "model", "cluster", "margin", "assumptions"]
@@ -31,10 +32,10 @@ class FieldChanged(Result):
 class OptionChanged(Result):
     """An option of the file, as the file says it."""
 
-    option: str
-    base: str | None
+    option: Shown
+    base: Shown | None
     """None where it is not given."""
-    head: str | None
+    head: Shown | None
     base_line: int | None
     head_line: int | None
     effect: Literal["modelled", "not_modelled", "other"]

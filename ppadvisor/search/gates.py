@@ -31,12 +31,18 @@ class Metric:
     read: Callable[[str, str], float]
 
 
+SHARES = "allowed: a share such as 0.9 or 90% (one above 1 in percent)"
+
+
 def _plain(text: str, what: str) -> float:
-    """`0.9`, `90%` or `0`."""
+    """`0.9`, `90%`, `0` or `150%`."""
     match = re.fullmatch(r"(\d{1,9}(?:\.\d{1,15})?|\.\d{1,15})(%?)", text)
     if not match:
-        raise InputError(f"{what}: the limit is {text!r}; allowed: a share such as 0.9 or 90%")
-    return float(match[1]) / (100 if match[2] else 1)
+        raise InputError(f"{what}: the limit is {text!r}; {SHARES}")
+    share = float(match[1]) / (100 if match[2] else 1)
+    if share > 1 and not match[2]:
+        raise InputError(f"{what}: the limit {text!r} may be meant in percent; {SHARES}")
+    return share
 
 
 METRICS = (
@@ -75,7 +81,7 @@ class Gate:
         )
 
 
-def parse_gate(text: str) -> Gate:
+def parse_gate(text: str, where: str = "--gate") -> Gate:
     """Read a gate. InputError for another form, an unknown metric (with the nearest) or a limit that is none.
 
     >>> parse_gate("peak_memory_fraction <= 90%").limit
@@ -83,9 +89,9 @@ def parse_gate(text: str) -> Gate:
     """
     match = GATE.fullmatch(text)
     if not match:
-        raise InputError(f"--gate: got {text[:60]!r}; needs METRIC<=LIMIT, as in peak_memory_fraction<=0.9")
+        raise InputError(f"{where}: got {text[:60]!r}; needs METRIC<=LIMIT, as in peak_memory_fraction<=0.9")
     names = {metric.name: metric for metric in METRICS}
     if match[1] not in names:
-        raise unknown_name("metric", match[1], names, where="--gate")
+        raise unknown_name("metric", match[1], names, where=where)
     metric = names[match[1]]
-    return Gate(" ".join(text.split()), metric, match[2], metric.read(match[3], f"--gate {metric.name}"))
+    return Gate(" ".join(text.split()), metric, match[2], metric.read(match[3], f"{where} {metric.name}"))

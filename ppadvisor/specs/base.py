@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
+from ppadvisor.errors import printable
 from ppadvisor.units import LARGEST_COUNT
 
 
@@ -15,6 +16,8 @@ class Spec(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
 
+Shown = Annotated[str, AfterValidator(printable)]
+"""Words of a file that a report repeats."""
 Indices = Annotated[tuple[Annotated[int, Field(ge=0, strict=True)], ...], Field(strict=False)]
 """Whole numbers from 0 on; a TOML or JSON array is taken as well as a tuple."""
 PositiveInt = Annotated[int, Field(gt=0, le=LARGEST_COUNT)]

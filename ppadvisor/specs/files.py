@@ -76,6 +76,15 @@ def parse_mapping(text: str, suffix: str, where: str) -> dict[str, Any]:
     return data
 
 
+def check_form(path: Path, text: str) -> None:
+    """InputError where a text is not what its suffix says: broken, too deep, or with tags that build objects."""
+    suffix = path.suffix.lower()
+    if suffix in (".yaml", ".yml"):
+        yaml_nodes(text, str(path))
+    elif suffix in _PARSERS:
+        parse_mapping(text, suffix, str(path))
+
+
 Lines = dict[tuple[str, ...], int]
 """Path of a key -> the line on which it stands."""
 

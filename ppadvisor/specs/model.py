@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from ppadvisor.specs.base import Indices, NonNegativeInt, PositiveInt, Spec
+from ppadvisor.specs.base import Indices, NonNegativeInt, PositiveInt, Shown, Spec
 
 Normalization = Literal["layernorm", "rmsnorm"]
 PositionalEmbedding = Literal["learned", "rope", "alibi", "none"]
@@ -78,7 +78,7 @@ class MlaSpec(Spec):
 class ModelSpec(Spec):
     """A decoder-only transformer of `num_layers` layers."""
 
-    name: str
+    name: Shown
     source: str = "given by the user"
     num_layers: Annotated[PositiveInt, Field(le=MAX_LAYERS)]
     hidden_size: PositiveInt

@@ -160,6 +160,9 @@ def test_gates_of_a_file(cli: Cli, script: Path, tmp_path: Path) -> None:
         ("peak_memory<=0.9", "did you mean 'peak_memory_fraction'?"),
         ("peak_memory_fraction=0.9", "needs METRIC<=LIMIT"),
         ("peak_memory_fraction<=much", "allowed: a share"),
+        ("peak_memory_fraction<=90", "'90' may be meant in percent; allowed: a share such as 0.9 or 90%"),
+        ("bubble_fraction<=10", "may be meant in percent"),
+        ("regret<=5", "may be meant in percent"),
     ],
 )
 def test_bad_gates(cli: Cli, script: Path, gate: str, message: str) -> None:
@@ -167,6 +170,63 @@ def test_bad_gates(cli: Cli, script: Path, gate: str, message: str) -> None:
     result = cli("check", str(script), *GPU, "--gate", gate)
     assert (result.exit_code, result.stdout) == (2, "")
     assert message in result.stderr
+
+
+def test_shares_above_one_in_percent(cli: Cli, script: Path) -> None:
+    """A limit of exactly 1, and one above it that says so."""
+    gates = ("--gate", "peak_memory_fraction<=1", "--gate", "regret<=900%")
+    result = cli("check", str(script), *GPU, *gates, "--format", "json")
+    assert [gate["limit"] for gate in result.document["gates"]] == [1.0, 9.0]
+    assert result.exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        ("", "gates: holds no gate"),
+        ("# later\n\n", "gates: holds no gate"),
+        ("bubble_fraction<=0.1\n\nbuble_fraction<=0.1\n", "gates:3: unknown metric 'buble_fraction'"),
+        ("bubble_fraction<=10\n", "gates:1 bubble_fraction: the limit '10' may be meant in percent"),
+    ],
+)
+def test_bad_files_of_gates(cli: Cli, script: Path, tmp_path: Path, lines: str, message: str) -> None:
+    """A file without a gate would let everything pass; what is wrong in one stands with its line."""
+    (tmp_path / "gates").write_text(lines)
+    result = cli("check", str(script), *GPU, "--gates", str(tmp_path / "gates"))
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert message in result.stderr
+
+
+def test_the_line_is_that_of_the_wrong_size(cli: Cli, tmp_path: Path) -> None:
+    """p stands on line 2: not that of the first option that the rule looks at, and no flag that is right is named."""
+    result = cli("check", str(write(tmp_path, "PP=-1")), "--format", "json")
+    (rule,) = (rule for rule in result.document["rules"] if rule["rule"] == "positive_sizes")
+    assert (rule["line"], rule["flags"]) == (2, ["--pipeline-model-parallel-size"])
+
+
+@pytest.mark.parametrize("form", ["text", "github", "markdown", "junit", "sarif"])
+def test_nothing_of_a_file_drives_a_terminal(cli: Cli, tmp_path: Path, form: str) -> None:
+    """Escape sequences and bidirectional overrides in options come out as their codes, in every form."""
+    (tmp_path / "head").mkdir()
+    base, head = (
+        write(folder, "PP=4", f"--ev\x1b[{i}Jil\u202e 1") for i, folder in enumerate((tmp_path, tmp_path / "head"))
+    )
+    for words in (("check", str(base)), ("diff", str(base), str(head))):
+        result = cli(*words, *GPU, "--format", form)
+        assert not {"\x1b", "\u202e"} & {*result.stdout, *result.stderr}
+        assert "x1b" in result.stdout
+        assert "u202e" in result.stdout
+
+
+def test_annotations_name_the_file_from_the_folder_of_the_run(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`./a/../train.sh` is train.sh to a CI."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a").mkdir()
+    write(tmp_path, "PP=5")
+    result = cli("check", "./a/../train.sh", "--format", "github")
+    assert result.stdout.startswith("::error file=train.sh,line=")
 
 
 def test_a_gate_without_an_estimate(cli: Cli, script: Path) -> None:

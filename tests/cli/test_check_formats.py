@@ -150,7 +150,7 @@ def test_names_that_a_form_could_take_for_its_own(cli: Cli, tmp_path: Path, monk
             )
         if form == "junit":
             suite = ElementTree.fromstring(result.stdout.encode())[0]
-            assert "--\ufffd<b>&::error::|x" in "".join(one.attrib["message"] for one in suite.iter("failure"))
+            assert r"--\x01<b>&::error::|x" in "".join(one.attrib["message"] for one in suite.iter("failure"))
         if form == "markdown":
             assert result.stdout.splitlines()[0].count("-->") == 1
             assert "<b>" not in result.stdout

@@ -125,6 +125,7 @@ HOSTILE: dict[str, bytes] = {
     "quotes.json": b'{"train_batch_size": 1, "' + b'\\"' * 140_000,
     "spaces.json": b'{"train_batch_size": 1,' + b" " * 200_000 + b"x}",
     "latin.json": b'{"train_batch_size": 1, "\xe9": 1}',
+    "nobodys.json": b'{"a": ' + b"[" * 3_000,
 }
 BROKEN: dict[str, bytes] = {
     "nan.toml": b"[training]\nlocal_batch_size = nan\n",
@@ -139,6 +140,36 @@ BROKEN: dict[str, bytes] = {
     "infinite.json": b'{"train_batch_size": 1e999}',
     "null.json": b'{"train_batch_size": null, "zero_optimization": null, "pipeline": null}',
 }
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("a.yaml", "a: " + "[" * 300, "nested too deeply"),
+        ("a.yaml", "a: !!python/object/apply:os.system [ls]\n", "line 1: the tag"),
+        ("a.json", '{"a": ' + "[" * 3_000, "nested too deeply"),
+        ("a.toml", "a =\n", "not valid TOML"),
+        ("a.yaml", "a: 1\n", "no configuration that is known here"),
+    ],
+)
+def test_why_a_file_is_nobodys(cli: Cli, tmp_path: Path, name: str, text: str, message: str) -> None:
+    """What is wrong with the text itself is said before the list of forms that are known."""
+    (tmp_path / name).write_text(text)
+    result = cli("check", str(tmp_path / name), "--gpus", "8")
+    assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
+    assert message in result.stderr
+
+
+def test_a_plan_lends_its_gpus(cli: Cli, tmp_path: Path) -> None:
+    """Beside a saved plan a file that says no number of GPUs has the plan's; --gpus goes before it."""
+    plan, job = str(tmp_path / "plan.json"), str(tmp_path / "train.toml")
+    cli(*("plan", *QUESTION, "--framework", "torchtitan", "--output", plan))
+    cli("launch", plan, "--output", job)
+    same = cli("diff", plan, job, "--format", "json")
+    assert (same.exit_code, same.document["head"]["num_gpus"]) == (0, 8)
+    assert cli("diff", job, plan, "--format", "json").document["base"]["num_gpus"] == 8
+    assert cli("diff", plan, job, "--gpus", "16", "--format", "json").document["head"]["num_gpus"] == 16
+    assert cli("check", job).exit_code == 2
 
 
 @pytest.mark.parametrize(("name", "exit_code"), [*((name, 2) for name in HOSTILE), *((name, 3) for name in BROKEN)])

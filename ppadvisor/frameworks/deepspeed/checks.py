@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ppadvisor.errors import nearest
-from ppadvisor.frameworks.checks import Check
+from ppadvisor.frameworks.checks import Check, Told
 from ppadvisor.frameworks.configuration import Broken, Outcome
 from ppadvisor.frameworks.deepspeed.options import ZERO
 from ppadvisor.frameworks.deepspeed.run import (
@@ -42,10 +42,10 @@ def _named(run: Run) -> str | None:
     return None if given else f"neither {BATCH} nor {MICRO} is given"
 
 
-def _positive(run: Run) -> str | None:
+def _positive(run: Run) -> Told | None:
     given = {name: run.whole(name) for name in (BATCH, MICRO, STEPS)}
-    found = [f"{name} {value}" for name, value in given.items() if value is not None and value < 1]
-    return f"must be larger than 0: {', '.join(found)}" if found else None
+    found = {name: f"{name} {value}" for name, value in given.items() if value is not None and value < 1}
+    return Told(f"must be larger than 0: {', '.join(found.values())}", tuple(found)) if found else None
 
 
 def _identity(run: Run) -> str | None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ppadvisor.errors import InputError, nearest
-from ppadvisor.frameworks.configuration import Configuration, Given, Remark, Said
+from ppadvisor.frameworks.configuration import Configuration, Given, GpusUnknown, Remark, Said
 from ppadvisor.frameworks.deepspeed.checks import CHECKS, RULES, unknown_zero_keys, unlike
 from ppadvisor.frameworks.deepspeed.options import CHANGES, DEFAULTS, TOP
 from ppadvisor.frameworks.deepspeed.run import (
@@ -70,7 +70,7 @@ def read_json_text(text: str, file: str, given: Given) -> Configuration:
     plain = without_comments(text)
     data = parse_mapping(plain, ".json", file)
     if given.num_gpus is None:
-        raise InputError(f"{file} does not say how many GPUs there are: give --gpus")
+        raise GpusUnknown(file)
     run = Run(data, json_places(plain), given.num_gpus, given)
     _check_effect(run, file)
     broken = [*unlike(run)]

@@ -5,7 +5,7 @@ Source: NVIDIA/Megatron-LM d98e8a64; lines of arguments.py where no other file i
 
 from __future__ import annotations
 
-from ppadvisor.frameworks.checks import Check
+from ppadvisor.frameworks.checks import Check, Told
 from ppadvisor.frameworks.megatron.options import flag_of
 from ppadvisor.frameworks.megatron.run import BY_COUNT, BY_LAYERS, Run
 
@@ -19,19 +19,19 @@ POSITIVE = (
 )
 
 
-def _positive(run: Run) -> str | None:
+def _positive(run: Run) -> Told | None:
     values = {dest: run.whole(dest) for dest in POSITIVE}
-    found = [flag_of(dest) for dest, value in values.items() if value is not None and value < 1]
-    return f"{', '.join(found)} must be larger than 0" if found else None
+    found = tuple(dest for dest, value in values.items() if value is not None and value < 1)
+    return Told(f"{', '.join(map(flag_of, found))} must be larger than 0", found) if found else None
 
 
-def _required(run: Run) -> str | None:
+def _required(run: Run) -> Told | None:
     missing = [dest for dest in REQUIRED if not run.gives(dest)]
     if "num_layers" in missing and run.gives("encoder_num_layers"):
         missing.remove("num_layers")
     if not run.gives("seq_length", "encoder_seq_length"):
         missing.append("seq_length")
-    return f"{', '.join(flag_of(dest) for dest in missing)} must be given" if missing else None
+    return Told(f"{', '.join(map(flag_of, missing))} must be given", tuple(missing)) if missing else None
 
 
 def _world(run: Run) -> str | None:

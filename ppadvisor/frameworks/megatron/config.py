@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ppadvisor.errors import InputError
-from ppadvisor.frameworks.configuration import OF_A_SCRIPT, Broken, Configuration, Given, Remark
+from ppadvisor.frameworks.configuration import OF_A_SCRIPT, Broken, Configuration, Given, GpusUnknown, Remark
 from ppadvisor.frameworks.megatron.accepted import RULES, broken_rules
 from ppadvisor.frameworks.megatron.arguments import Arguments, parse
 from ppadvisor.frameworks.megatron.call import training_call
@@ -73,7 +73,7 @@ def configuration(
     check_known(arguments, file)
     world = given.num_gpus or in_file
     if world is None:
-        raise InputError(f"{file} does not say how many GPUs there are: give --gpus")
+        raise GpusUnknown(file)
     run = Run(arguments, world)
     refuse_other_models(run, file)
     without = without if given.one_connection else (*without, "one_connection")

@@ -5,7 +5,7 @@ Source: pytorch/torchtitan commit 238fa995; below torchtitan/ where no other pla
 
 from __future__ import annotations
 
-from ppadvisor.frameworks.checks import Check
+from ppadvisor.frameworks.checks import Check, Told
 from ppadvisor.frameworks.configuration import Outcome
 from ppadvisor.frameworks.torchtitan.flavors import FLAVORS
 from ppadvisor.frameworks.torchtitan.job import (
@@ -23,13 +23,13 @@ from ppadvisor.frameworks.torchtitan.job import (
 )
 
 
-def _degrees(job: Job) -> str | None:
+def _degrees(job: Job) -> Told | None:
     values = {name: job.whole(name) for name in (REPLICATE, C, T, P, E, ETP)}
-    found = [f"{_short(name)} {value}" for name, value in values.items() if value is not None and value < 1]
+    found = {name: f"{_short(name)} {value}" for name, value in values.items() if value is not None and value < 1}
     shard = job.whole(SHARD)
     if shard is not None and shard != -1 and shard < 1:
-        found.append(f"{_short(SHARD)} {shard} (-1 is what the others leave)")
-    return f"degrees are at least 1: {', '.join(found)}" if found else None
+        found[SHARD] = f"{_short(SHARD)} {shard} (-1 is what the others leave)"
+    return Told(f"degrees are at least 1: {', '.join(found.values())}", tuple(found)) if found else None
 
 
 def _short(name: str) -> str:
@@ -69,10 +69,10 @@ def _experts(job: Job) -> str | None:
     return f"{job.model.moe.num_experts} experts are no multiple of expert parallel {job.e}"
 
 
-def _positive(job: Job) -> str | None:
+def _positive(job: Job) -> Told | None:
     values = {name: job.whole(name) for name in (LOCAL, SEQ)}
-    found = [name for name, value in values.items() if value is not None and value < 1]
-    return f"{', '.join(found)} must be larger than 0" if found else None
+    found = tuple(name for name, value in values.items() if value is not None and value < 1)
+    return Told(f"{', '.join(found)} must be larger than 0", found) if found else None
 
 
 def _batch(job: Job) -> str | None:

@@ -14,7 +14,7 @@ from typing import Any
 
 from ppadvisor.errors import InputError, nearest
 from ppadvisor.frameworks.checks import Check
-from ppadvisor.frameworks.configuration import Broken, Configuration, Given, Outcome, Remark, Said
+from ppadvisor.frameworks.configuration import Broken, Configuration, Given, GpusUnknown, Outcome, Remark, Said
 from ppadvisor.frameworks.places import Places, toml_places
 from ppadvisor.frameworks.torchtitan import check_features, check_sizes, check_stages
 from ppadvisor.frameworks.torchtitan.check_features import context_attention
@@ -63,7 +63,7 @@ def read_toml_text(text: str, file: str, given: Given) -> Configuration:
     broken = [*(_unknown(*one, places) for one in unknown[:MOST_TOLD]), *misplaced]
     broken += _unlike(values, places)
     if given.num_gpus is None:
-        raise InputError(f"{file} does not say how many GPUs there are: give --gpus")
+        raise GpusUnknown(file)
     job, missing = _job(values, places, given, file)
     readable = not any(_hides_a_value(one) for one in broken)
     if readable:

@@ -6,8 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from ppadvisor.errors import InputError
-from ppadvisor.frameworks.configuration import OF_A_SCRIPT, Configuration, Given, Remark
+from ppadvisor.frameworks.configuration import OF_A_SCRIPT, Configuration, Given, GpusUnknown, Remark
 from ppadvisor.frameworks.megatron.arguments import parse
 from ppadvisor.frameworks.megatron.call import TrainingCall, training_call
 from ppadvisor.frameworks.megatron.config import check_known
@@ -50,7 +49,7 @@ def read_script_text(text: str, file: str, given: Given) -> Configuration:
     arguments = parse(call.options, call.environment, PACKAGE)
     world = given.num_gpus or call.num_gpus
     if world is None:
-        raise InputError(f"{file} does not say how many GPUs there are: give --gpus")
+        raise GpusUnknown(file)
     check_known(arguments, file)
     return _configuration(ForkRun(arguments, world), call, file, given)
 
