@@ -86,7 +86,9 @@ def read_subject(context: click.Context, reference: str, *, beside: Sequence[str
 
     if holds_plans(reference):
         return _saved_plan(context, reference, beside)
-    return _configuration(context, Path(reference))
+    subject = _configuration(context, Path(reference))
+    _check_definitions(subject)
+    return subject
 
 
 def read_subjects(context: click.Context, base: str, head: str, *, beside: Sequence[str]) -> tuple[Subject, Subject]:
@@ -103,10 +105,18 @@ def read_subjects(context: click.Context, base: str, head: str, *, beside: Seque
     before = _saved_plan(context, base, allowed) if saved[0] else None
     after = _saved_plan(context, head, allowed) if saved[1] else None
     like = before or after
-    return (
-        before or _configuration(context, Path(base), like=like, named_as=None if after else Path(head)),
-        after or _configuration(context, Path(head), like=like, named_as=None if before else Path(base)),
-    )
+    first = before or _configuration(context, Path(base), like=like, named_as=None if after else Path(head))
+    second = after or _configuration(context, Path(head), like=like, named_as=None if before else Path(base))
+    _check_definitions(*(subject for subject in (first, second) if subject not in (before, after)))
+    return first, second
+
+
+def _check_definitions(*subjects: Subject) -> None:
+    """InputError for a variable of --define that has no effect on any of the files."""
+    unread = [subject.configuration.unread for subject in subjects]
+    for name, why in unread[0].items() if unread else ():
+        if all(name in one for one in unread):
+            raise InputError(f"--define {name}=... has no effect: {why}")
 
 
 def _saved_plan(context: click.Context, reference: str, beside: Sequence[str]) -> Subject:

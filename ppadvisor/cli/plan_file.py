@@ -37,8 +37,7 @@ class SavedPlan:
 def read_saved_plan(reference: str) -> SavedPlan:
     """The plan of this rank, the first unless said; where none fits, the nearest miss. InputError for anything else."""
     path, rank = path_and_rank(reference)
-    document = read_mapping(path, ".json", MAX_PLAN_FILE_BYTES)
-    _check_form(document, path)
+    document = _document(path)
     problem = _record(ProblemEcho, document["problem"], f"{path}: problem")
     chosen, where = _chosen(document, path, rank)
     plan = None if chosen is None else _record(PlanSpec, _part(chosen, "plan", dict, where), f"{where}.plan")
@@ -58,8 +57,7 @@ def holds_plans(reference: str) -> bool:
 def read_saved_report(reference: str) -> tuple[PlanReport, int, Path]:
     """(the whole answer, the rank that is meant, its file). InputError for anything else."""
     path, rank = path_and_rank(reference)
-    document = read_mapping(path, ".json", MAX_PLAN_FILE_BYTES)
-    _check_form(document, path)
+    document = _document(path)
     _chosen(document, path, rank)
     return _record(PlanReport, document, str(path)), rank or 1, path
 
@@ -72,6 +70,18 @@ def path_and_rank(reference: str) -> tuple[Path, int | None]:
     if not rank.isascii() or not rank.isdigit() or int(rank[:9]) == 0:
         raise InputError(f"{reference!r}: the rank behind '#' is {rank!r}, needs a whole number from 1")
     return Path(name), int(rank[:9])
+
+
+def _document(path: Path) -> dict[str, Any]:
+    """An answer of `plan`. InputError for anything else."""
+    if not read_text(path, MAX_PLAN_FILE_BYTES).lstrip().startswith("{"):
+        raise InputError(
+            f"{path}: holds no plans; needs the JSON that `ppadvisor plan --format json` writes, of which FILE#2 is "
+            "the second plan. A trainer's own file is what `check` and `diff` read, by its name alone"
+        )
+    document = read_mapping(path, ".json", MAX_PLAN_FILE_BYTES)
+    _check_form(document, path)
+    return document
 
 
 def _check_form(document: dict[str, Any], path: Path) -> None:

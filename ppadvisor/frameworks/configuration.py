@@ -119,6 +119,8 @@ class Configuration:
     """Option of the trainer -> what this form of its configuration calls it, where that is another name."""
     fixed: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     """Field of the plan -> its only values, where the trainer bars others for this model whatever the options."""
+    unread: Mapping[str, str] = field(default_factory=dict)
+    """Variables that the user defined without effect -> why."""
     settings: Callable[[ModelSpec, PlanSpec], dict[str, str]] | None = None
     """Options that build a plan's stages in files of this form; None: the framework's own."""
 

@@ -6,7 +6,7 @@ Source: PyTorch's `torchrun --help` (--nproc-per-node, --nnodes), Slurm's srun a
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ppadvisor.errors import InputError
@@ -15,6 +15,11 @@ from ppadvisor.frameworks.shell import Call, Field, Note, Script
 
 FEWEST_OPTIONS = 3
 """A command with fewer of Megatron's options is another program's."""
+OF_NODES = ("--nnodes", "-N", "--nodes")
+OF_A_NODE = ("--nproc-per-node", "--nproc_per_node", "--ntasks-per-node", "--gpus-per-node")
+OF_ALL = ("-n", "--ntasks")
+LOOKED_AT = ("CUDA_DEVICE_MAX_CONNECTIONS",)
+"""Variables of the environment that the trainer itself reads, and the rules look at."""
 
 SBATCH = re.compile(
     r"^#SBATCH\s+--?(nodes|N|ntasks-per-node|gpus-per-node|gres)[= ]\s*(?:gpu:)?(?:\w+:)?(\d{1,7})", re.M
@@ -29,21 +34,35 @@ class TrainingCall:
     environment: Mapping[str, str]
     num_gpus: int | None
     notes: tuple[Note, ...]
+    unread: Mapping[str, str]
+    """Variables that the user defined without effect -> why."""
 
 
 def training_call(script: Script, text: str, file: str) -> TrainingCall:
     """The command with the most of Megatron's options. InputError where none has some."""
     notes = list(script.notes)
-    best = max(script.calls, key=_known_options, default=None)
-    if best is None or _known_options(best) < FEWEST_OPTIONS:
+    calls = [call for call in script.calls if _known_options(call) >= FEWEST_OPTIONS]
+    running = [call for call in calls if not call.unreached]
+    if calls and not running:
+        raise InputError(f"{file}:{calls[0].line}: this call of Megatron-LM never runs: {calls[0].unreached}")
+    best = max(running, key=lambda call: (not call.uncalled, _known_options(call)), default=None)
+    if best is None:
         return _without_a_call(script, text, file, notes)
     before, options = _split(best)
     if not best.certain:
-        notes.append(Note(best.line, "whether this call runs depends on what is not known here; it is taken"))
-    others = [call for call in script.calls if call is not best and _known_options(call) >= FEWEST_OPTIONS]
+        notes.append(Note(best.line, openly_taken(best)))
+    others = [call for call in running if call is not best]
     notes += [Note(call.line, f"another call of Megatron, not looked at; line {best.line} is") for call in others]
     gpus = gpus_started(before, text, script)
-    return TrainingCall(options, best.environment, gpus, tuple(notes))
+    notes += script.assumed((*options, *gpu_words(before, script)))
+    return TrainingCall(options, best.environment, gpus, tuple(notes), script.variables.unread(LOOKED_AT))
+
+
+def openly_taken(call: Call) -> str:
+    """What is said of a call of which it is open whether it runs."""
+    if call.uncalled:
+        return f"nothing in the file calls the function {call.uncalled}; its call is taken"
+    return "whether this call runs depends on what is not known here; it is taken"
 
 
 def _known_options(call: Call) -> int:
@@ -61,10 +80,13 @@ def _without_a_call(script: Script, text: str, file: str, notes: list[Note]) -> 
             names.append(name)
             found += words
     if not found:
-        raise InputError(f"{file}: no call of Megatron-LM, and no variable that holds its options")
+        ended = f"; {script.ended}" if script.ended else ""
+        raise InputError(f"{file}: no call of Megatron-LM, and no variable that holds its options{ended}")
+    script.variables.read |= set(names)
     notes.append(Note(1, f"no call of Megatron in this file: the options of {', '.join(names)} are taken"))
-    environment = {name: value for name in script.variables.values if (value := script.variables.scalar(name))}
-    return TrainingCall(tuple(found), environment, _slurm(text), tuple(notes))
+    notes += script.assumed(found)
+    environment = {name: value for name in script.variables.values if (value := script.variables.peek(name))}
+    return TrainingCall(tuple(found), environment, _slurm(text), tuple(notes), script.variables.unread(LOOKED_AT))
 
 
 def _split(call: Call) -> tuple[Sequence[Field], tuple[Field, ...]]:
@@ -81,15 +103,25 @@ def gpus_started(launcher: Sequence[Field], text: str, script: Script) -> int | 
     return _launched(launcher) or _slurm(text) or _world_size(script)
 
 
+def gpu_words(launcher: Sequence[Field], script: Script) -> Iterator[Field]:
+    """The words that may say how many GPUs there are."""
+    flags = (*OF_NODES, *OF_A_NODE, *OF_ALL)
+    for word, following in zip(launcher, [*launcher[1:], Field("", 0)], strict=True):
+        name, equals, _ = word.text.partition("=")
+        if name in flags:
+            yield word if equals else following
+    yield from script.text_of("WORLD_SIZE")
+
+
 def _launched(words: Sequence[Field]) -> int | None:
     """Processes that the launcher starts: torchrun's, else srun's."""
-    nodes = _number(words, "--nnodes", "-N", "--nodes")
-    of_node = _number(words, "--nproc-per-node", "--nproc_per_node", "--ntasks-per-node", "--gpus-per-node")
+    nodes = _number(words, *OF_NODES)
+    of_node = _number(words, *OF_A_NODE)
     torchrun = any(word.text.rpartition("/")[2] in ("torchrun", "torch.distributed.run") for word in words)
     torchrun = torchrun or any("torch.distributed.launch" in word.text for word in words)
     if of_node and (nodes or torchrun):
         return of_node * (nodes or 1) if nodes or not _mentions(words, "--nnodes") else None
-    return None if torchrun else _number(words, "-n", "--ntasks")
+    return None if torchrun else _number(words, *OF_ALL)
 
 
 def _mentions(words: Sequence[Field], flag: str) -> bool:

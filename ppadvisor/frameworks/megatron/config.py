@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from ppadvisor.errors import InputError
@@ -30,6 +31,8 @@ MAX_SCRIPT_BYTES = 300_000
 """A launch script has a few thousand bytes."""
 
 DEFAULT_TOKENIZER = "GPT2BPETokenizer"
+UNSOUND = ("required_options", "positive_sizes", "head_width", "option_value")
+"""Rules without which the numbers themselves are none: a default that stands for them would be a guess."""
 MUST_BE_KNOWN = (
     *("num_layers", "hidden_size", "num_attention_heads", "ffn_hidden_size", "kv_channels", "num_query_groups"),
     *("seq_length", "max_position_embeddings", "micro_batch_size", "global_batch_size", "num_experts"),
@@ -48,6 +51,8 @@ def read(path: Path, given: Given) -> Configuration:
     text = read_text(path, MAX_SCRIPT_BYTES)
     if not is_yaml(path, text):
         return read_script_text(text, str(path), given)
+    if given.variables:
+        raise InputError(f"--define has no effect on YAML of Megatron-LM: {path} reads no variables")
     words, environment = read_yaml(path)
     return configuration(words, environment, given, str(path), in_file=None, notes=())
 
@@ -55,7 +60,8 @@ def read(path: Path, given: Given) -> Configuration:
 def read_script_text(text: str, file: str, given: Given) -> Configuration:
     """Read a launch script; `file` is its name in messages."""
     call = training_call(read_script(text, file, given.variables), text, file)
-    return configuration(call.options, call.environment, given, file, in_file=call.num_gpus, notes=call.notes)
+    found = configuration(call.options, call.environment, given, file, in_file=call.num_gpus, notes=call.notes)
+    return replace(found, unread=call.unread)
 
 
 def configuration(
@@ -111,7 +117,7 @@ def check_known(arguments: Arguments, file: str) -> None:
 
 def _readable(broken: tuple[Broken, ...]) -> bool:
     """Whether the numbers themselves are sound."""
-    return not any(one.rule in ("required_options", "positive_sizes", "head_width") for one in broken)
+    return not any(one.rule in UNSOUND for one in broken)
 
 
 def _model(run: Run, broken: tuple[Broken, ...], given: Given, file: str) -> tuple[ModelSpec | None, list[Remark]]:
@@ -138,7 +144,7 @@ def _model(run: Run, broken: tuple[Broken, ...], given: Given, file: str) -> tup
 
 def _not_understood(arguments: Arguments, notes: tuple[Note, ...]) -> list[Remark]:
     unseen = [Note(word.line, f"{word.unknown}; options in it are not seen") for word in arguments.unseen]
-    return [Remark("not_understood", note.text, (), note.line) for note in (*notes, *unseen)]
+    return [Remark(note.kind, note.text, (), note.line) for note in (*notes, *unseen)]
 
 
 def _gpus(given: Given, in_file: int | None) -> list[Remark]:

@@ -68,6 +68,7 @@ def bridge_configuration(bridge: Bridge, file: str, given: Given) -> Configurati
         judged=(*checks.RULES, *found.judged),
         broken=(*checks.broken(document, bridge), *found.broken),
         remarks=(*assumed, *checks.remarks(document), *remarks),
+        unread=bridge.unread,
     )
 
 

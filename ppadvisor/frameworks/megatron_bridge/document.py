@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ppadvisor.errors import InputError
-from ppadvisor.frameworks.megatron.call import gpus_started
+from ppadvisor.frameworks.megatron.call import LOOKED_AT, gpu_words, gpus_started, openly_taken
 from ppadvisor.frameworks.megatron_bridge.keys import ATTENTION_BACKENDS, DTYPES
 from ppadvisor.frameworks.omegaconf import (
     MAX_BYTES,
@@ -64,6 +64,8 @@ class Bridge:
     notes: tuple[Note, ...] = ()
     recipe: str = ""
     """The recipe that it overrides, empty where it says the whole, or does not name one."""
+    unread: Mapping[str, str] = field(default_factory=dict)
+    """Variables that the user defined without effect -> why."""
     of_a_call: bool = False
     """Whether Hydra takes the overrides, which refuses a key that is not there; of YAML it is passed over."""
 
@@ -114,19 +116,21 @@ def _check_sections(document: Document, path: Path) -> None:
 def read_overrides(text: str, file: str, variables: Mapping[str, str]) -> Bridge:
     """The overrides of a script's call, or of a variable that holds them."""
     script = read_script(text, file, {name: value for name, value in variables.items() if "." not in name})
-    found = _of_a_call(script) or _of_a_variable(script, file)
+    found = _of_a_call(script, file) or _of_a_variable(script, file)
     document = _document(found.words)
     document = resolved({**document, **set_values(document, variables)})
     named = (
         found.words[at + 1].text for at, word in enumerate(found.words[:-1]) if word.text in ("--recipe", "--model")
     )
     gpus = gpus_started(found.launcher, text, script)
+    assumed = script.assumed((*found.words, *gpu_words(found.launcher, script)))
     return Bridge(
         document,
         found.environment,
         gpus,
-        (*script.notes, *found.notes, *_unread(found.words)),
+        (*script.notes, *found.notes, *assumed, *_unread(found.words)),
         next(named, ""),
+        script.variables.unread(LOOKED_AT),
         of_a_call=True,
     )
 
@@ -150,20 +154,25 @@ class _Found:
     notes: tuple[Note, ...] = ()
 
 
-def _of_a_call(script: Script) -> _Found | None:
-    """The command with the most overrides."""
-    call = max(script.calls, key=lambda one: _overrides(one.words), default=None)
-    if call is None or _overrides(call.words) < FEWEST_OVERRIDES:
+def _of_a_call(script: Script, file: str) -> _Found | None:
+    """The command with the most overrides. InputError where every one stands behind the end of the script."""
+    calls = [call for call in script.calls if _overrides(call.words) >= FEWEST_OVERRIDES]
+    running = [call for call in calls if not call.unreached]
+    if calls and not running:
+        raise InputError(f"{file}:{calls[0].line}: this call of Megatron-Bridge never runs: {calls[0].unreached}")
+    call = max(running, key=lambda one: (not one.uncalled, _overrides(one.words)), default=None)
+    if call is None:
         return None
-    open_ended = Note(call.line, "whether this call runs depends on what is not known here; it is taken")
-    return _Found(call.words, _launcher(call), call.environment, () if call.certain else (open_ended,))
+    told = () if call.certain else (Note(call.line, openly_taken(call)),)
+    return _Found(call.words, _launcher(call), call.environment, told)
 
 
 def _of_a_variable(script: Script, file: str) -> _Found:
     """The variable with the most overrides, for a call that is put together elsewhere."""
     words, name = _variable(script, file)
+    script.variables.read.add(name)
     started = [call.words for call in script.calls if gpus_started(call.words, "", script)]
-    environment = {name: value for name in script.variables.values if (value := script.variables.scalar(name))}
+    environment = {name: value for name in script.variables.values if (value := script.variables.peek(name))}
     note = Note(words[0].line, f"no call of Megatron-Bridge in this file: the overrides of {name} are taken")
     return _Found(words, started[-1] if started else (), environment, (note,))
 

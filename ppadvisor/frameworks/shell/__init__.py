@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ppadvisor.frameworks.shell.expand import Field
 from ppadvisor.frameworks.shell.script import Call, Note, Script, read_script
+from ppadvisor.frameworks.shell.variables import Field
 
 __all__ = ["Call", "Field", "Note", "Script", "read_script"]

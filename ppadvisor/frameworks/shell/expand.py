@@ -3,65 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
-from ppadvisor.errors import InputError
-from ppadvisor.frameworks.shell.arithmetic import evaluate
+from ppadvisor.frameworks.shell.arithmetic import calculate, not_calculated
 from ppadvisor.frameworks.shell.tokens import Arithmetic, Parameter, Part, Text, Word
+from ppadvisor.frameworks.shell.variables import IFS, Field, Piece, Pieces, Value, Variables, as_field
 
-MAX_CHARACTERS = 500_000
-"""Of all that variables are expanded to; a line that doubles itself a few times reaches any memory."""
-
-
-NOT_SET = "is not set in the file"
-
-
-@dataclass(frozen=True)
-class Piece:
-    """Text with the line it was written on."""
-
-    text: str
-    line: int
-    unknown: str = ""
-    """Why there is no text."""
-
-
-Pieces = tuple[Piece, ...]
-
-
-@dataclass(frozen=True)
-class Field:
-    """One word of a command as it would be called."""
-
-    text: str
-    line: int
-    """Where it was written: in an array or a variable, the line there."""
-    unknown: str = ""
-    """Why the text is not known (it then says what is known of it)."""
-
-
-@dataclass
-class Variables:
-    """The variables of a script: a scalar is one element, an array any number."""
-
-    file: str
-    values: dict[str, tuple[Pieces, ...]] = field(default_factory=dict)
-    used: int = 0
-
-    def scalar(self, name: str) -> str | None:
-        """The text of a variable, None where it is not set or not known."""
-        elements = self.values.get(name)
-        if not elements or any(piece.unknown for piece in elements[0]):
-            return None
-        return "".join(piece.text for piece in elements[0])
-
-    def count(self, pieces: Sequence[Piece]) -> None:
-        """InputError where all that was expanded so far is more than any script needs."""
-        self.used += sum(len(piece.text) + 10 for piece in pieces)
-        if self.used > MAX_CHARACTERS:
-            line = pieces[0].line if pieces else 1
-            raise InputError(f"{self.file}:{line}: variables expand to more than {MAX_CHARACTERS:,} characters")
+BRACES = re.compile(r"\{[^{}]*(,|\.\.)[^{}]*\}")
+SPECIAL = {"?": "how the last command ended", "$": "a process", "!": "a process", "-": "options of the shell"}
 
 
 def as_scalar(word: Word, variables: Variables) -> Pieces:
@@ -76,15 +26,28 @@ def as_scalar(word: Word, variables: Variables) -> Pieces:
 
 def as_fields(word: Word, variables: Variables) -> list[Pieces]:
     """The fields that a word of a command becomes: none, one or many."""
+    if _has_braces(word):
+        return [(Piece("", word[0].line, "{a,b} is not expanded", loose=True),)]
     fields = _gathered(_in_fields(word, variables))
     for pieces in fields:
         variables.count(pieces)
     return fields
 
 
+def as_text(word: Word, variables: Variables) -> Field:
+    """A word as one field, where nothing is split."""
+    return as_field(as_scalar(word, variables))
+
+
 def split_again(element: Pieces) -> list[Field]:
     """The fields of a value where it stands without quotes."""
-    return [as_field(pieces) for pieces in _gathered(_split(element, quoted=False))]
+    return [as_field(pieces) for pieces in _gathered(_split(element))]
+
+
+def _has_braces(word: Word) -> bool:
+    """Whether braces without quotes make several words of one: `{1,2}`, `{1..3}`."""
+    unquoted = "".join(part.text if isinstance(part, Text) and not part.quoted else "x" for part in word)
+    return "{" in unquoted and BRACES.search(unquoted) is not None
 
 
 def _gathered(pieces: Iterable[tuple[Piece | None, bool]]) -> list[Pieces]:
@@ -104,37 +67,65 @@ def _gathered(pieces: Iterable[tuple[Piece | None, bool]]) -> list[Pieces]:
 def _in_fields(word: Word, variables: Variables) -> Iterator[tuple[Piece | None, bool]]:
     """(a piece, whether a new field starts in front of it); (None, True) ends one."""
     for part in word:
-        quoted = part.quoted or isinstance(part, Text)
-        for index, element in enumerate(_elements(part, variables)):
-            if index:
-                yield None, True
-            yield from _split(element, quoted=quoted)
+        if isinstance(part, Parameter) and not part.quoted and _takes_argument(part, _held(part, variables)):
+            yield from _in_default(part, variables)
+        else:
+            yield from _of_part(part, variables)
 
 
-def as_field(pieces: Pieces) -> Field:
-    """A field as one text."""
-    reasons = [piece.unknown for piece in pieces if piece.unknown]
-    written = [piece for piece in pieces if piece.text or piece.unknown]
-    line = (written or pieces)[0].line
-    return Field("".join(piece.text for piece in pieces), line, reasons[0] if reasons else "")
+def _of_part(part: Part, variables: Variables) -> Iterator[tuple[Piece | None, bool]]:
+    joined = isinstance(part, Parameter) and part.quoted and part.every == "*"
+    elements = _elements(part, variables)
+    for index, element in enumerate(elements or ((),) if joined else elements):
+        if index:
+            yield (_joint(part, variables), False) if joined else (None, True)
+        if part.quoted or isinstance(part, Text):
+            yield from ((piece, False) for piece in element or (Piece("", part.line),))
+        else:
+            yield from _split(element, variables.separators)
 
 
-def _split(element: Pieces, *, quoted: bool) -> Iterator[tuple[Piece | None, bool]]:
+def _in_default(parameter: Parameter, variables: Variables) -> Iterator[tuple[Piece | None, bool]]:
+    """The word behind `:-` where it stands without quotes: split, but for what has quotes of its own."""
+    value = _elements(parameter, variables)
+    if parameter.operator[-1:] != "+" and _is_empty(value) and parameter.name not in variables.values:
+        variables.assume_unset([parameter.name], parameter.line)
+    for part in parameter.argument:
+        if isinstance(part, Text) and not part.quoted:
+            found = _split((Piece(part.text, part.line),), variables.separators)
+        else:
+            found = _in_fields((part,), variables)
+        for piece, starts in found:
+            yield (_assumed(piece, parameter) if piece else None), starts
+
+
+def _joint(part: Part, variables: Variables) -> Piece:
+    """What stands between the elements of `"${A[*]}"`."""
+    separators = variables.separators
+    if separators is None:
+        return Piece("", part.line, "IFS, which joins them, is not known")
+    return Piece(separators[:1], part.line)
+
+
+def _split(element: Pieces, separators: str | None = IFS) -> Iterator[tuple[Piece | None, bool]]:
     """(a piece, whether a new field starts in front of it); (None, True) is a blank at the end."""
     for piece in element:
-        if quoted or piece.unknown:
-            yield piece, False
+        if piece.unknown:
+            yield replace(piece, loose=True), False
             continue
-        starts = piece.text[:1].isspace()
-        for text in re.finditer(r"\S+", piece.text):
+        if separators != IFS and (separators is None or set(IFS + separators) & set(piece.text)):
+            yield replace(piece, text="", unknown="split at IFS, which the script changes", loose=True), False
+            continue
+        starts = piece.text[:1] in IFS and piece.text != ""
+        for text in re.finditer(r"[^ \t\n]+", piece.text):
             line = piece.line + piece.text.count("\n", 0, text.start())
             yield replace(piece, text=text[0], line=line), starts
             starts = True
-        if piece.text[-1:].isspace():
+        if piece.text[-1:] in IFS and piece.text:
             yield None, True
 
 
-def _elements(part: Part, variables: Variables) -> tuple[Pieces, ...]:
+def _elements(part: Part, variables: Variables) -> Value:
     """What a part of a word stands for: one element, or those of an array."""
     if isinstance(part, Text):
         return ((Piece(part.text, part.line),),)
@@ -146,34 +137,93 @@ def _elements(part: Part, variables: Variables) -> tuple[Pieces, ...]:
 
 
 def _calculated(part: Arithmetic, variables: Variables) -> Pieces:
-    names = {name: variables.scalar(name) for name in re.findall(r"[A-Za-z_]\w*", part.text)}
-    known: Mapping[str, str] = {name: value for name, value in names.items() if value is not None}
-    result = evaluate(part.text, known)
-    if result is None:
+    value = calculated(part.text, part.word, part.line, variables)
+    if value is None:
         return (Piece("", part.line, f"$(({part.text.strip()})) cannot be calculated here"),)
-    return (Piece(str(result), part.line),)
+    return (Piece(str(value), part.line, assumed=as_text(part.word, variables).assumed),)
 
 
-def _parameter(part: Parameter, variables: Variables) -> tuple[Pieces, ...]:
-    value = variables.values.get(part.name)
-    if value is not None and not part.every:
-        value = value[:1] or ((),)
-    known_empty = value is not None and not any(piece.text or piece.unknown for element in value for piece in element)
-    missing = value is None or (known_empty and part.operator.startswith(":"))
+def calculated(text: str, word: Word, line: int, variables: Variables) -> int | None:
+    """The value of an expression, None where it is not known; what it assigns is assigned."""
+    expanded = as_text(word, variables)
+    result = not_calculated(text) if expanded.unknown else calculate(expanded.text, variables.number_text)
+    for name, value in result.assigned.items():
+        if name in variables.readonly:
+            continue
+        if value is None or not variables.certain:
+            variables.unknown(name, line, "set by an expression that is not calculated here")
+        else:
+            variables.put(name, ((Piece(str(value), line),),), line)
+    return result.value
+
+
+def _held(part: Parameter, variables: Variables) -> Value | None:
+    """What a parameter holds, whatever its operator; None where it is not set."""
+    value = variables.get(part.name)
+    return value if value is None or part.every else _element(part, value)
+
+
+def _takes_argument(part: Parameter, value: Value | None) -> bool:
+    """Whether the word behind `:-` or `:+` is taken."""
+    missing = value is None or (part.operator.startswith(":") and _is_empty(value))
     kind = part.operator[-1:]
     if kind == "+":
-        return () if missing else (as_scalar(part.argument, variables),)
-    if missing and kind in ("-", "="):
-        default = as_scalar(part.argument, variables)
-        if kind == "=":
-            variables.values[part.name] = (default,)
+        return not missing and not _unknown(value)
+    return kind in ("-", "=") and missing
+
+
+def _parameter(part: Parameter, variables: Variables) -> Value:
+    if part.counted:
+        return (_number_of(part, variables.get(part.name)),)
+    value = _held(part, variables)
+    if _takes_argument(part, value):
+        default = tuple(_assumed(piece, part) for piece in as_scalar(part.argument, variables))
+        if part.operator[-1:] == "=" and variables.certain:
+            variables.put(part.name, (default,), part.line)
+        elif part.operator[-1:] == "=":
+            variables.unknown(part.name, part.line, "set where it is not known whether that runs")
         return (default,)
-    if value is None:
-        return ((Piece("", part.line, _why_unset(part.name)),),)
-    return value
+    if part.operator[-1:] == "+" and not _unknown(value):
+        if value is None:
+            variables.assume_unset([part.name], part.line)
+        return ((),)
+    return ((_unset(part),),) if value is None else value
 
 
-def _why_unset(name: str) -> str:
-    if name in "@*" or name.isdigit():
-        return f"${name} is an argument of the script"
-    return f"${name} {NOT_SET}"
+def _assumed(piece: Piece, part: Parameter) -> Piece:
+    """A piece of the word behind `:-`, which stands for a variable that is not set."""
+    if part.operator[-1:] == "+" or part.name in piece.assumed:
+        return piece
+    return replace(piece, assumed=(*piece.assumed, part.name))
+
+
+def _element(part: Parameter, value: Value) -> Value | None:
+    """The element that is meant; None where the array has none of that index."""
+    if any(piece.loose for element in value[: part.index] for piece in element):
+        return ((Piece("", part.line, f"${{{part.name}[{part.index}]}} is behind what may be several elements"),),)
+    if part.index == 0 and not value:
+        return None
+    return value[part.index : part.index + 1] or None
+
+
+def _number_of(part: Parameter, value: Value | None) -> Pieces:
+    if value is None or _unknown(value):
+        return (Piece("", part.line, f"the number of elements of {part.name} is not known"),)
+    return (Piece(str(len(value)), part.line),)
+
+
+def _is_empty(value: Value | None) -> bool:
+    return not any(piece.text or piece.unknown for element in value or () for piece in element)
+
+
+def _unknown(value: Value | None) -> bool:
+    return any(piece.unknown for element in value or () for piece in element)
+
+
+def _unset(part: Parameter) -> Piece:
+    name = part.name
+    if name in "@*#" or name.isdigit():
+        return Piece("", part.line, f"${name} is an argument of the script")
+    if name in SPECIAL:
+        return Piece("", part.line, f"${name} is {SPECIAL[name]}")
+    return Piece("", part.line, f"${name} is not set in the file", name)

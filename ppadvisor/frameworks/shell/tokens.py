@@ -1,6 +1,6 @@
 """What a shell script consists of: words with their quoted and expanded parts, arrays, operators; each with its line.
 
-Source: POSIX.1-2024, volume 3, 2.2 (quoting), 2.3 (tokens), 2.6 (expansions); arrays are bash's.
+Source: POSIX.1-2024, volume 3, 2.2 (quoting), 2.3 (tokens), 2.6 (expansions); arrays, [[ ]] and (( )) are bash's.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class Text:
 
 @dataclass(frozen=True)
 class Parameter:
-    """`$NAME`, `${NAME:-word}`, `${NAME[@]}`."""
+    """`$NAME`, `${NAME:-word}`, `${NAME[@]}`, `${NAME[2]}`, `${#NAME[@]}`."""
 
     name: str
     line: int
@@ -29,15 +29,20 @@ class Parameter:
     operator: str = ""
     """`-`, `=`, `+`, `?`, each also behind a colon."""
     argument: Word = ()
+    index: int = 0
+    """Which element of an array."""
+    counted: bool = False
+    """Whether the number of elements is meant."""
 
 
 @dataclass(frozen=True)
 class Arithmetic:
-    """`$(( ... ))`."""
+    """`$(( ... ))`: the text, and the word that it is after expansion."""
 
     text: str
     line: int
     quoted: bool
+    word: Word = ()
 
 
 @dataclass(frozen=True)
@@ -80,10 +85,27 @@ class ArrayToken:
 
 @dataclass(frozen=True)
 class Operator:
-    """A separator: newline, `;`, `&&`, `||`, `|`, `&`, `(`, `)`, `;;`."""
+    """A separator: newline, `;`, `&&`, `||`, `|`, `&`, `(`, `)`, `;;`; in `[[ ]]` also `<` and `>`."""
 
     text: str
     line: int
 
 
-Token = WordToken | ArrayToken | Operator
+@dataclass(frozen=True)
+class ConditionToken:
+    """`[[ ... ]]`."""
+
+    items: tuple[WordToken | Operator, ...]
+    line: int
+
+
+@dataclass(frozen=True)
+class ArithmeticToken:
+    """`(( ... ))`."""
+
+    text: str
+    word: Word
+    line: int
+
+
+Token = WordToken | ArrayToken | Operator | ConditionToken | ArithmeticToken

@@ -9,7 +9,7 @@ from typing import Any
 from ppadvisor.frameworks.configuration import OF_A_SCRIPT, Configuration, Given, GpusUnknown, Remark
 from ppadvisor.frameworks.megatron.arguments import parse
 from ppadvisor.frameworks.megatron.call import TrainingCall, training_call
-from ppadvisor.frameworks.megatron.config import check_known
+from ppadvisor.frameworks.megatron.config import UNSOUND, check_known
 from ppadvisor.frameworks.megatron.model import model_of
 from ppadvisor.frameworks.megatron.options import table_of
 from ppadvisor.frameworks.megatron.places import places_of, said_in
@@ -30,7 +30,6 @@ TAKES = OF_A_SCRIPT
 ITS_OWN = re.compile(r"--(enable-zero-bubble|zero-bubble-|enable-zb-runtime|interleave-group-size|enable-1f1b-v)")
 LGD = ("layernorm", "activation", "dropout")
 """What --recompute-lgd drops."""
-UNSOUND = ("required_options", "positive_sizes", "head_width")
 
 
 def recognises(path: Path, text: str) -> bool:
@@ -58,7 +57,7 @@ def _configuration(run: ForkRun, call: TrainingCall, file: str, given: Given) ->
     broken = tuple(broken_rules(run))
     sound = not any(one.rule in UNSOUND for one in broken)
     model, missing = _model(run, file, given) if sound else (None, [])
-    noted = [Remark("not_understood", note.text, (), note.line) for note in call.notes]
+    noted = [Remark(note.kind, note.text, (), note.line) for note in call.notes]
     return Configuration(
         framework=FRAMEWORK,
         file=file,
@@ -71,6 +70,7 @@ def _configuration(run: ForkRun, call: TrainingCall, file: str, given: Given) ->
         plan=_plan(run, file) if sound else None,
         places={**places_of(run), **_places(run)},
         options=said_in(run.arguments),
+        unread=call.unread,
     )
 
 

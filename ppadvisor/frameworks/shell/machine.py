@@ -1,0 +1,105 @@
+"""What is kept while a script is read: its variables, functions and options, and whether it still runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from ppadvisor.errors import InputError
+from ppadvisor.frameworks.shell.commands import Function
+from ppadvisor.frameworks.shell.conditions import Truth
+from ppadvisor.frameworks.shell.script import Script
+from ppadvisor.frameworks.shell.variables import Shell, Value
+
+MAX_STEPS = 50_000
+"""Commands that are looked at, those of a function at each call."""
+MAX_EVALS = 10
+"""In each other."""
+
+
+class Machine:
+    """The state that commands change."""
+
+    def __init__(self, script: Script) -> None:
+        self.script, self.variables = script, script.variables
+        self.functions: dict[str, tuple[Function, Truth]] = {}
+        self.called: set[str] = set()
+        self.active: list[str] = []
+        """Functions that run at the moment."""
+        self.local: list[dict[str, Value | None]] = []
+        """What stood in the variables that each of them has for itself."""
+        self.flags: frozenset[str] = frozenset()
+        self.alive: Truth = True
+        """Whether the function that runs has not returned."""
+        self.left = False
+        """Whether the subshell that runs has ended."""
+        self.ended = ""
+        """Why what follows never runs."""
+        self.kept: Shell | None = None
+        """The variables when the script ended."""
+        self.uncalled = ""
+        self.subshells = self.tested = self.silent = self.steps = self.evals = 0
+
+    def step(self, line: int) -> None:
+        """InputError where a script never comes to its end."""
+        self.steps += 1
+        if self.steps > MAX_STEPS:
+            raise InputError(f"{self.variables.file}:{line}: more than {MAX_STEPS:,} commands")
+
+    def note(self, line: int, text: str) -> None:
+        """Keep what was not taken into account."""
+        if not self.silent and not self.uncalled:
+            self.script.add_note(line, text)
+
+    @contextmanager
+    def subshell(self) -> Iterator[None]:
+        """What happens in it changes nothing outside."""
+        shell, functions, flags = self.variables.saved(), dict(self.functions), self.flags
+        alive, left = self.alive, self.left
+        self.subshells += 1
+        yield
+        self.subshells -= 1
+        self.variables.restore(shell)
+        self.functions, self.flags = functions, flags
+        self.alive, self.left = alive, left
+
+    @contextmanager
+    def testing(self) -> Iterator[None]:
+        """Commands whose failing is asked for."""
+        self.tested += 1
+        yield
+        self.tested -= 1
+
+    @contextmanager
+    def once_more(self, line: int) -> Iterator[None]:
+        """Text that is read as commands."""
+        self.evals += 1
+        if self.evals > MAX_EVALS:
+            raise InputError(f"{self.variables.file}:{line}: more than {MAX_EVALS} evals in each other")
+        yield
+        self.evals -= 1
+
+    def end(self, line: int, word: str, runs: Truth, *, failing: bool = False) -> None:
+        """The script, or the subshell, ends here, or may."""
+        if runs is not True:
+            # a script that may fail in front of its call says nothing of what the call is
+            if not failing:
+                self.note(line, f"whether the script ends here ({word}) depends on what is not known here; it goes on")
+        elif self.subshells:
+            self.left = True
+        elif not self.ended:
+            self.ended = self.script.ended = f"the script ends on line {line} ({word})"
+            self.kept = self.variables.saved()
+
+    def environment(self) -> dict[str, str]:
+        """The exported variables whose text is known."""
+        names = sorted(self.variables.exported)
+        return {name: text for name in names if (text := self.variables.peek(name)) is not None}
+
+    def forget_local(self, before: dict[str, Value | None]) -> None:
+        """Give the variables that a function had for itself back what they were."""
+        for name, value in before.items():
+            if value is None:
+                self.variables.drop(name)
+            else:
+                self.variables.put(name, value)
