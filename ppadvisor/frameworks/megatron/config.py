@@ -60,7 +60,12 @@ def read(path: Path, given: Given) -> Configuration:
 def read_script_text(text: str, file: str, given: Given) -> Configuration:
     """Read a launch script; `file` is its name in messages."""
     call = training_call(read_script(text, file, given.variables), text, file)
-    found = configuration(call.options, call.environment, given, file, in_file=call.num_gpus, notes=call.notes)
+    try:
+        found = configuration(call.options, call.environment, given, file, in_file=call.num_gpus, notes=call.notes)
+    except InputError as error:
+        # what is not known may be what a misspelt definition was for
+        told = [f"--define {name}=... has no effect: {why}" for name, why in call.unread.items()]
+        raise InputError("; ".join([str(error), *told])) from None
     return replace(found, unread=call.unread)
 
 

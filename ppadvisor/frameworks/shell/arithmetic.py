@@ -17,8 +17,8 @@ TOKEN = re.compile(
     r"|(?P<sign>\*\*|(?:<<|>>|[-+*/%&|^])=|<<|>>|[<>=!]=|&&|\|\||\+\+|--|[-+*/%<>!~&|^?:=(),]))",
     re.ASCII,
 )
-ASSIGNED = re.compile(r"([A-Za-z_]\w*)(?:\[[^\]]*\])?\s*(?:(?:<<|>>|[-+*/%&|^])?=(?!=)|\+\+|--)", re.ASCII)
-STEPPED = re.compile(r"(?:\+\+|--)\s*([A-Za-z_]\w*)", re.ASCII)
+ASSIGNED = re.compile(r"(?<!\w)([A-Za-z_]\w*+)(?:\[[^\[\]]{0,100}\])?\s*+(?:(?:<<|>>|[-+*/%&|^])?=(?!=)|\+\+|--)", re.ASCII)
+STEPPED = re.compile(r"(?:\+\+|--)\s*+([A-Za-z_]\w*+)", re.ASCII)
 ASSIGNING = ("=", *(f"{sign}=" for sign in ("<<", ">>", *"-+*/%&|^")))
 LEVELS = (("||",), ("&&",), ("|",), ("^",), ("&",), ("==", "!="), ("<", ">", "<=", ">="), ("<<", ">>"), ("+", "-"))
 RANK = {sign: rank for rank, level in enumerate((*LEVELS, ("*", "/", "%"), ("**",)), start=3) for sign in level}

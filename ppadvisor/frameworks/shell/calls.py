@@ -113,7 +113,7 @@ class Calls(Machine, ABC):
         line = words[0].line
         if name in self.active:
             raise InputError(f"{self.variables.file}:{line}: the function {name} calls itself, which is not followed")
-        shell, alive = self.variables.saved(), self.alive
+        before, alive = (self.variables.positional, self.variables.shifted), self.alive
         self.variables.positional = tuple((as_piece(word),) for word in words[1:])
         self.variables.shifted, self.alive = 0, True
         self.active.append(name)
@@ -122,7 +122,7 @@ class Calls(Machine, ABC):
         truth = truth if self.alive is True else None
         self.forget_local(self.local.pop())
         self.active.pop()
-        self.variables.positional, self.variables.shifted, self.alive = shell.positional, shell.shifted, alive
+        (self.variables.positional, self.variables.shifted), self.alive = before, alive
         return truth
 
     def _eval(self, words: Sequence[Field], pieces: Sequence[Pieces], line: int, runs: Truth) -> Truth:

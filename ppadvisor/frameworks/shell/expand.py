@@ -10,7 +10,7 @@ from ppadvisor.frameworks.shell.arithmetic import calculate, not_calculated
 from ppadvisor.frameworks.shell.tokens import Arithmetic, Parameter, Part, Text, Word
 from ppadvisor.frameworks.shell.variables import IFS, Field, Piece, Pieces, Value, Variables, as_field
 
-BRACES = re.compile(r"\{[^{}]*(,|\.\.)[^{}]*\}")
+BRACES = re.compile(r"\{([^{}]*)\}")
 SPECIAL = {"?": "how the last command ended", "$": "a process", "!": "a process", "-": "options of the shell"}
 
 
@@ -47,7 +47,7 @@ def split_again(element: Pieces) -> list[Field]:
 def _has_braces(word: Word) -> bool:
     """Whether braces without quotes make several words of one: `{1,2}`, `{1..3}`."""
     unquoted = "".join(part.text if isinstance(part, Text) and not part.quoted else "x" for part in word)
-    return "{" in unquoted and BRACES.search(unquoted) is not None
+    return any("," in inner or ".." in inner for inner in BRACES.findall(unquoted))
 
 
 def _gathered(pieces: Iterable[tuple[Piece | None, bool]]) -> list[Pieces]:

@@ -102,7 +102,8 @@ class Interpreter(Calls):
             Function: self._function,
         }
         self.variables.certain = runs is True
-        return kinds[type(command)](command, runs)
+        with self.deeper(command.line):
+            return kinds[type(command)](command, runs)
 
     def _condition(self, command: Condition, runs: Truth) -> Truth:
         return condition(command.items, self.variables)

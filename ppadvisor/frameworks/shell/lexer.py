@@ -15,7 +15,7 @@ from ppadvisor.frameworks.shell.tokens import (
     Word,
     WordToken,
 )
-from ppadvisor.frameworks.shell.words import WordReader, shortened
+from ppadvisor.frameworks.shell.words import MAX_DEPTH, WordReader, shortened
 
 MAX_TOKENS = 50_000
 """Words and operators; long scripts have a thousand."""
@@ -172,12 +172,16 @@ class _Lexer(WordReader):
     def _condition(self, opened: int) -> ConditionToken:
         """What stands up to `]]`: there < and > compare, and && and || are its own."""
         items: list[WordToken | Operator] = []
+        brackets = 0
         while len(items) <= MAX_TOKENS:
             while self._skip_blanks() and self.peek("\n"):
                 self.take("\n")
             operator = IN_CONDITION.match(self.text, self.at)
             if operator:
                 items.append(Operator(self.take(operator[0]), self.line))
+                brackets += operator[0] == "("
+                if brackets > MAX_DEPTH:
+                    raise self.problem(f"more than {MAX_DEPTH} brackets in a condition")
                 continue
             line = self.line
             token = WordToken(self._condition_word(items), line)

@@ -15,6 +15,8 @@ MAX_STEPS = 50_000
 """Commands that are looked at, those of a function at each call."""
 MAX_EVALS = 10
 """In each other."""
+MAX_DEPTH = 90
+"""Blocks, functions and evals in each other."""
 
 
 class Machine:
@@ -38,7 +40,7 @@ class Machine:
         self.kept: Shell | None = None
         """The variables when the script ended."""
         self.uncalled = ""
-        self.subshells = self.tested = self.silent = self.steps = self.evals = 0
+        self.subshells = self.tested = self.silent = self.steps = self.evals = self.depth = 0
 
     def step(self, line: int) -> None:
         """InputError where a script never comes to its end."""
@@ -62,6 +64,15 @@ class Machine:
         self.variables.restore(shell)
         self.functions, self.flags = functions, flags
         self.alive, self.left = alive, left
+
+    @contextmanager
+    def deeper(self, line: int) -> Iterator[None]:
+        """InputError where blocks, functions and evals stand in each other without end."""
+        self.depth += 1
+        if self.depth > MAX_DEPTH:
+            raise InputError(f"{self.variables.file}:{line}: more than {MAX_DEPTH} blocks and functions in each other")
+        yield
+        self.depth -= 1
 
     @contextmanager
     def testing(self) -> Iterator[None]:
@@ -94,6 +105,7 @@ class Machine:
     def environment(self) -> dict[str, str]:
         """The exported variables whose text is known."""
         names = sorted(self.variables.exported)
+        self.variables.count_names(len(names))
         return {name: text for name in names if (text := self.variables.peek(name)) is not None}
 
     def forget_local(self, before: dict[str, Value | None]) -> None:

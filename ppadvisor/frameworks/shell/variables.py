@@ -171,8 +171,15 @@ class Variables:
             line = pieces[0].line if pieces else 1
             raise InputError(f"{self.file}:{line}: variables expand to more than {MAX_CHARACTERS:,} characters")
 
+    def count_names(self, number: int) -> None:
+        """InputError where variables are copied more often than any script needs."""
+        self.used += number
+        if self.used > MAX_CHARACTERS:
+            raise InputError(f"{self.file}: too many variables for so many commands")
+
     def saved(self) -> Shell:
         """A copy, for a subshell."""
+        self.count_names(len(self.values))
         return Shell(
             dict(self.values),
             self.exported,
