@@ -11,7 +11,7 @@ from ppadvisor.frameworks.shell.conditions import Truth
 from ppadvisor.frameworks.shell.script import Script
 from ppadvisor.frameworks.shell.variables import Shell, Value
 
-MAX_STEPS = 50_000
+MAX_STEPS = 20_000
 """Commands that are looked at, those of a function at each call."""
 MAX_EVALS = 10
 """In each other."""
