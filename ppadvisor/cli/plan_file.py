@@ -74,7 +74,7 @@ def path_and_rank(reference: str) -> tuple[Path, int | None]:
 
 def _document(path: Path) -> dict[str, Any]:
     """An answer of `plan`. InputError for anything else."""
-    if not read_text(path, MAX_PLAN_FILE_BYTES).lstrip().startswith("{"):
+    if path.suffix.lower() != ".json" and not read_text(path, MAX_PLAN_FILE_BYTES).lstrip().startswith("{"):
         raise InputError(
             f"{path}: holds no plans; needs the JSON that `ppadvisor plan --format json` writes, of which FILE#2 is "
             "the second plan. A trainer's own file is what `check` and `diff` read, by its name alone"

@@ -136,7 +136,7 @@ def test_ranks(cli: Cli, save: Save, tmp_path: Path) -> None:
     for reference, message in (
         (f"{path}#99", "rank 99 is not there"),
         (f"{path}#x", "needs a whole number"),
-        (f"{write(tmp_path, 'PP=4')}#2", "not valid JSON"),
+        (f"{write(tmp_path, 'PP=4')}#2", "holds no plans; needs the JSON that"),
         (f"{tmp_path / 'none.sh'}#2", "no such file"),
     ):
         result = cli("check", reference)
