@@ -14,22 +14,34 @@ EXIT_INTERRUPTED = 130
 TRACEBACK_VARIABLE = "PPADVISOR_TRACEBACK"
 
 
+class SaidElsewhereError(Exception):
+    """Another process of the same run has printed the line, or will."""
+
+    def __init__(self, exit_code: int) -> None:
+        super().__init__()
+        self.exit_code = exit_code
+
+
 def report_error(error: Exception) -> int:
     """Print the one line that answers this error; return the exit code."""
-    if isinstance(error, click.ClickException):
-        return _say(f"error: {_usage_message(error)}", EXIT_USAGE)
-    known = error if isinstance(error, PpadvisorError) else _input_error(error)
-    if known is not None:
-        return _say(f"error: {known}", known.exit_code)
-    if os.environ.get(TRACEBACK_VARIABLE) == "1":
+    if isinstance(error, SaidElsewhereError):
+        return error.exit_code
+    message, exit_code = answer_to(error)
+    if exit_code == EXIT_INTERNAL and os.environ.get(TRACEBACK_VARIABLE) == "1":
         traceback.print_exception(error)
-    hint = f"please report it with what {TRACEBACK_VARIABLE}=1 prints"
-    return _say(f"internal error: {type(error).__name__}: {error}; {hint}", EXIT_INTERNAL)
-
-
-def _say(message: str, exit_code: int) -> int:
     print("ppadvisor:", printable(" ".join(message.split())), file=sys.stderr)
     return exit_code
+
+
+def answer_to(error: Exception) -> tuple[str, int]:
+    """The line and the exit code."""
+    if isinstance(error, click.ClickException):
+        return f"error: {_usage_message(error)}", EXIT_USAGE
+    known = error if isinstance(error, PpadvisorError) else _input_error(error)
+    if known is not None:
+        return f"error: {known}", known.exit_code
+    hint = f"please report it with what {TRACEBACK_VARIABLE}=1 prints"
+    return f"internal error: {type(error).__name__}: {error}; {hint}", EXIT_INTERNAL
 
 
 def _usage_message(error: click.ClickException) -> str:

@@ -43,7 +43,7 @@ def _output(kind: str) -> Schema:
     from ppadvisor.search.results import PlanReport
     from ppadvisor.search.size_results import SizeReport
     from ppadvisor.search.sweep import SweepReport
-    from ppadvisor.verify.results import MemoryReport, OpsReport, RunReport
+    from ppadvisor.verify.results import LayersReport, MemoryReport, OpsReport, RunReport
 
     documents: dict[str, Any] = {
         "plan": PlanReport,
@@ -56,7 +56,7 @@ def _output(kind: str) -> Schema:
         "timeline": TimelineAnswer,
         "validate": Validation | Ranking | Recipes,
         "calibration": Calibration,
-        "verification": OpsReport | MemoryReport | RunReport,
+        "verification": OpsReport | MemoryReport | RunReport | LayersReport,
     }
     return TypeAdapter(documents[kind]).json_schema(mode="serialization")
 

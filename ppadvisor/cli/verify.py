@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import nullcontext, redirect_stderr
 from importlib import import_module
+from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from ppadvisor.cli.chosen import ChosenPlan, given_parameters, naming, note, plan_of_file
+from ppadvisor.cli.chosen import given_parameters, naming, note, plan_of_file
 from ppadvisor.cli.options import Quantity, option_name, output_options
 from ppadvisor.cli.output import check_places, view_of, with_progress, write
+from ppadvisor.cli.verify_launched import RankCommand, run_layers
 from ppadvisor.errors import EXIT_OK, EXIT_THRESHOLD, InputError, RefusedError
 from ppadvisor.units import parse_count, parse_duration, parse_fraction
 
 if TYPE_CHECKING:
+    from ppadvisor.engine.problem import Problem
     from ppadvisor.specs.plan import PlanSpec
     from ppadvisor.verify.results import VerifyReport
     from ppadvisor.verify.work import Work
@@ -53,30 +57,45 @@ KINDS = (
         takes_time=True,
         of_plans=("microbatches",),
     ),
+    KindOfProof(
+        "layers",
+        "ppadvisor.verify.run_layers",
+        "Under torchrun, a process a stage: real layers, their step time and on GPUs their peaks of memory.",
+        options=("steps", "tolerance", "scale", "record"),
+        needs_plan=True,
+        of_plans=("microbatches",),
+    ),
 )
-"""Each module has `verify_<name>`: of a plan's problem and the plan where it needs them, else of `Work`."""
+"""Each module has `verify_<name>`: of a plan's problem and the plan where it needs them, else of `Work`; that of the
+last is called by `verify_launched`."""
+LAYERS = KINDS[-1]
 OUTPUTS = ("format", "output")
 COUNT = Quantity("count", parse_count)
 DURATION = Quantity("time", parse_duration)
 SHARE = Quantity("fraction", parse_fraction)
 
 
-@click.command()
+@click.command(cls=RankCommand)
 @click.argument("file", required=False, metavar="[FILE[#RANK]]")
 @click.option("--ops", is_flag=True, help=KINDS[0].help)
 @click.option("--memory", is_flag=True, help=KINDS[1].help)
 @click.option("--run", is_flag=True, help=KINDS[2].help)
+@click.option("--layers", is_flag=True, help=KINDS[3].help)
 @click.option("--schedule", metavar="NAME", help="Bare numbers: order of work.")
 @click.option("--pp", type=COUNT, help="Bare numbers: pipeline stages p.")
 @click.option("--vp", type=COUNT, help="Bare numbers: virtual stages v of a rank (default: the schedule's least).")
-@click.option("--microbatches", type=COUNT, help="Bare numbers: micro-batches m. --memory, --run: also beside a plan.")
+@click.option("--microbatches", type=COUNT, help="Bare numbers: micro-batches m. Not with --ops also beside a plan.")
 @click.option("--unit", type=DURATION, help="--run: how long the mean forward sleeps (default: 50ms).")
-@click.option("--steps", type=COUNT, help="--run: measured steps, of which the median counts (default: 3).")
-@click.option("--tolerance", type=SHARE, help="--run: how much longer than predicted it may take (default: 6%).")
+@click.option(
+    "--steps", type=COUNT, help="--run, --layers: measured steps, of which the median counts (default: 3; --layers: 5)."
+)
+@click.option("--tolerance", type=SHARE, help="How far a step may be off: --run 0 to 6%, --layers 20% either way.")
+@click.option("--scale", type=SHARE, help="--layers: share of each stage's layers that is run.  [default: all]")
+@click.option("--record", type=click.Path(path_type=Path), metavar="FILE", help="--layers: write the measured run.")
 @output_options
 @click.pass_context
 def command(context: click.Context, /, file: str | None, format: str, output: Path | None, **values: Any) -> int:
-    """Run a plan on torch's own pipeline engine, on CPUs, and compare with what is predicted.
+    """Run a plan on torch's own pipeline engine, on CPUs or by torchrun on GPUs, and compare with what is predicted.
 
     The plan is one of a file that `plan --format json` wrote (FILE#2: the second), or bare numbers, a schedule,
     p and m. Needs torch 2.13. Exit codes: 0 it agrees; 4 it does not; 2 it cannot be verified.
@@ -84,13 +103,20 @@ def command(context: click.Context, /, file: str | None, format: str, output: Pa
     \b
     ppadvisor verify plan.json#2 --ops
     ppadvisor verify --ops --schedule 1f1b --pp 4 --microbatches 8
+    torchrun --nproc-per-node 4 -m ppadvisor verify plan.json --layers --record run.jsonl
     """
     from ppadvisor.report.verify_view import render_verification
+    from ppadvisor.verify.launched import launched
     from ppadvisor.verify.torch_engine import require_torch
 
     kind = _kind(context, values)
-    check_places({"--output": output})
+    check_places({"--output": output, "--record": values["record"]})
     require_torch()
+    if kind is LAYERS:
+        here = launched()
+        with nullcontext() if here.speaks else redirect_stderr(StringIO()):  # its notes are alike on all ranks
+            problem, plan = _to_run(context, file, values)
+        return run_layers(problem, plan, here, values, format, output)
     report = _of_plan(context, kind, file, values) if file else _of_numbers(kind, values)
     view = view_of(output)
     write(render_verification(report, format, width=view.width, color=view.color), output)
@@ -147,25 +173,40 @@ def _work_of_numbers(values: Mapping[str, Any]) -> Work:
 
 
 def _of_plan(context: click.Context, kind: KindOfProof, file: str, values: Mapping[str, Any]) -> VerifyReport:
+    problem, plan = _chosen(context, kind, file)
+    with naming(file):
+        if kind.needs_plan:
+            return _verified(kind, problem, _with_microbatches(plan, values), **_options(kind, values))
+        return _verified(kind, _work_of_plan(problem, plan, values), **_options(kind, values))
+
+
+def _work_of_plan(problem: Problem, plan: PlanSpec, values: Mapping[str, Any]) -> Work:
+    from ppadvisor.verify.work import work_of_plan
+
+    return work_of_plan(problem, plan, values["microbatches"])
+
+
+def _to_run(context: click.Context, file: str | None, values: Mapping[str, Any]) -> tuple[Problem, PlanSpec]:
+    """What the ranks of torchrun run."""
+    if file is None:
+        raise InputError(f"--{LAYERS.name} needs a plan: give a file that `plan --format json` wrote")
+    problem, plan = _chosen(context, LAYERS, file)
+    return problem, _with_microbatches(plan, values)
+
+
+def _chosen(context: click.Context, kind: KindOfProof, file: str) -> tuple[Problem, PlanSpec]:
+    """The plan of the file and its problem. RefusedError where there is none, or it is not legal."""
+    from ppadvisor.search.explain import NothingToExplain, legal_problem
+
     beside = (*(one.name for one in KINDS), *kind.options, *kind.of_plans, *OUTPUTS)
     chosen = plan_of_file(context, file, beside=beside, told="verified")
     if chosen.plan is None:
         raise RefusedError(chosen.why_none)
     with naming(file):
-        return _of_chosen(kind, chosen, values)
-
-
-def _of_chosen(kind: KindOfProof, chosen: ChosenPlan, values: Mapping[str, Any]) -> VerifyReport:
-    from ppadvisor.search.explain import NothingToExplain, legal_problem
-    from ppadvisor.verify.work import work_of_plan
-
-    assert chosen.plan is not None
-    problem = legal_problem(chosen.problem, chosen.plan)
+        problem = legal_problem(chosen.problem, chosen.plan)
     if isinstance(problem, NothingToExplain):
         raise RefusedError(problem.note)
-    if kind.needs_plan:
-        return _verified(kind, problem, _with_microbatches(chosen.plan, values), **_options(kind, values))
-    return _verified(kind, work_of_plan(problem, chosen.plan, values["microbatches"]), **_options(kind, values))
+    return problem, chosen.plan
 
 
 def _with_microbatches(plan: PlanSpec, values: Mapping[str, Any]) -> PlanSpec:

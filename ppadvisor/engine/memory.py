@@ -87,6 +87,9 @@ BETWEEN_STEPS: tuple[str, ...] = (
 ALLOWANCES: tuple[str, ...] = ("allocator_overhead", "step_blocks", "cuda_context", "workspace", "communicator_buffers")
 """What the process holds beyond the tensors; computed from the assumptions, at every moment."""
 
+OUTSIDE_TORCH: tuple[str, ...] = ("cuda_context", "communicator_buffers")
+"""Of them, what torch's allocator does not know."""
+
 End = Literal["low", "value", "high"]
 ENDS: tuple[End, ...] = ("low", "value", "high")
 

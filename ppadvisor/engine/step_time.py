@@ -51,9 +51,11 @@ class StageTimes:
     """Forward + backward of a rank by WORK_PARTS, its chunks together, (plans, stages); they add up to both."""
 
 
-def layer_passes(inputs: PlanInputs, kind: LayerKind) -> dict[str, Pass]:
-    """The work of one layer of this kind by part, (plans,)."""
-    parts = _plain_passes(inputs, kind)
+def layer_passes(inputs: PlanInputs, kind: LayerKind, messages: bool = True) -> dict[str, Pass]:
+    """The work of one layer of this kind by part, (plans,); without messages what ranks of a stage send is free."""
+    parts, nothing = _plain_passes(inputs, kind), np.zeros(len(inputs.plans))
+    if not messages:
+        parts = {name: one if name == "compute" else Pass(nothing, nothing) for name, one in parts.items()}
     return parts | {"recompute": Pass(np.zeros(len(inputs.plans)), repeated_s(inputs, kind, parts))}
 
 
@@ -67,9 +69,9 @@ def _plain_passes(inputs: PlanInputs, kind: LayerKind) -> dict[str, Pass]:
     }
 
 
-def stage_times(inputs: PlanInputs) -> StageTimes:
-    """Forward and backward of every stage from its layers, the embedding and the head."""
-    per_kind = [layer_passes(inputs, kind) for kind in inputs.kinds]
+def stage_times(inputs: PlanInputs, *, messages: bool = True) -> StageTimes:
+    """Forward and backward of every stage from its layers, the embedding and the head; messages as `layer_passes`."""
+    per_kind = [layer_passes(inputs, kind, messages) for kind in inputs.kinds]
     head, embedding = head_compute(inputs), embedding_compute(inputs)
     ends = (embedding, inputs.stages.chunk_embedding), (head, inputs.stages.chunk_head)
     forward = np.zeros_like(inputs.stages.chunk_head)

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ppadvisor.engine.memory import OUTSIDE_TORCH
 from ppadvisor.engine.problem import Problem
 from ppadvisor.engine.results import Result
 from ppadvisor.errors import InputError
 from ppadvisor.evidence.logs import Peaks
-from ppadvisor.evidence.predict import OUTSIDE_TORCH, memory_of
+from ppadvisor.evidence.predict import memory_of
 from ppadvisor.specs.plan import PlanSpec
 
 OVERHEAD = "allocator_overhead"

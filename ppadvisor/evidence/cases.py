@@ -91,6 +91,8 @@ def _naming(field: str) -> Iterator[None]:
 
 def case_of(record: Record) -> Case:
     """The problem and plan of a record. InputError, which says why, where there is none."""
+    if record.cluster.device == "cpu":
+        raise NotModelled("cluster.device: it ran on a CPU, which is no measurement of a GPU")
     filling = _Filling()
     trainer = trainer_of(record.training.framework)
     if trainer is None:

@@ -11,7 +11,15 @@ import numpy as np
 from ppadvisor import schedules
 from ppadvisor.engine.evaluate import VERDICTS, estimate_plan, quick_step_times, verdict_of
 from ppadvisor.engine.inputs import FloatArray, PlanInputs
-from ppadvisor.engine.memory import ALLOWANCES, BETWEEN_STEPS, TERMS, MemoryTable, memory_table, together
+from ppadvisor.engine.memory import (
+    ALLOWANCES,
+    BETWEEN_STEPS,
+    OUTSIDE_TORCH,
+    TERMS,
+    MemoryTable,
+    memory_table,
+    together,
+)
 from ppadvisor.engine.pipeline import MOST_ACTIONS, Pipeline, pipeline_of, timed_pipeline
 from ppadvisor.engine.problem import Problem
 from ppadvisor.engine.results import Verdict
@@ -22,9 +30,6 @@ from ppadvisor.evidence.cases import Case
 from ppadvisor.evidence.records import Scope
 from ppadvisor.evidence.trainers import READ_ON_ONE_NODE
 from ppadvisor.specs.plan import PlanSpec
-
-OUTSIDE_TORCH = ("cuda_context", "communicator_buffers")
-"""What the process holds and torch's allocator does not know."""
 
 LEFT_OUT: dict[str, tuple[str, ...]] = {
     "allocated": ALLOWANCES,

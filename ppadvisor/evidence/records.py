@@ -107,6 +107,8 @@ class RecordCluster(Spec):
     inter_node_gb_per_s_per_gpu: PositiveFloat | None = None
     """10^9 bytes/s in one direction."""
     interconnect: str | None = None
+    device: Literal["gpu", "cpu"] = "gpu"
+    """`cpu`: layers were tried without a GPU, which measures no GPU."""
 
 
 class RecordTraining(Spec):

@@ -10,14 +10,11 @@ from ppadvisor.report.prose import join_blocks
 from ppadvisor.report.rows import Column, render_rows
 from ppadvisor.report.timeline_words import Unit, unit_of
 from ppadvisor.report.validate_view import format_error
+from ppadvisor.report.verify_layers_view import layers_lines, layers_tables, yes_or_no
 from ppadvisor.units import GIB, format_fraction, format_seconds
-from ppadvisor.verify.results import MemoryReport, OpsReport, RunReport, VerifyReport
+from ppadvisor.verify.results import LayersReport, MemoryReport, OpsReport, RunReport, VerifyReport
 
 Tables = Iterator[tuple[Sequence[Column], Sequence[Any], str]]
-
-
-def _yes(agrees: bool) -> str:
-    return "yes" if agrees else "NO"
 
 
 OPS = (
@@ -25,7 +22,7 @@ OPS = (
     Column("num_operations", "operations"),
     Column("torch_num_operations", "torch's"),
     Column("num_differences", "places that differ"),
-    Column("agrees", "agrees", _yes),
+    Column("agrees", "agrees", yes_or_no),
 )
 DIFFERENCES = (
     Column("rank", "rank"),
@@ -51,7 +48,7 @@ MEMORY = (
     Column("largest_term", "largest difference", justify="left"),
     Column("largest_term_bytes", "of [GiB]", _gib),
     Column("measured_during", "peak during", justify="left"),
-    Column("agrees", "agrees", _yes),
+    Column("agrees", "agrees", yes_or_no),
 )
 MEMORY_TERMS = (
     Column("rank", "rank"),
@@ -75,7 +72,7 @@ def _rank_columns(unit: Unit) -> tuple[Column, ...]:
         seconds("predicted_end_s", "end"),
         seconds("end_s", "ended"),
         Column("end_difference_fraction", "late", format_error),
-        Column("agrees", "agrees", _yes),
+        Column("agrees", "agrees", yes_or_no),
     )
 
 
@@ -130,6 +127,15 @@ def _tables(report: VerifyReport) -> Tables:
         yield MEMORY_TERMS, report.terms, "Term by term at the peak"
     if isinstance(report, RunReport):
         yield _rank_columns(unit_of(report.terms[0].predicted)), report.rows, ""
+    if isinstance(report, LayersReport):
+        yield from layers_tables(report)
+
+
+def verdict(report: VerifyReport) -> str:
+    """Whether it agrees, and where it matters in what."""
+    if not report.agrees:
+        return "DOES NOT AGREE"
+    return "agrees" if not isinstance(report, LayersReport) or report.judged else "the order agrees, no more was judged"
 
 
 def _header(report: VerifyReport) -> Iterator[str]:
@@ -140,6 +146,8 @@ def _header(report: VerifyReport) -> Iterator[str]:
         yield f"Model     {report.model}, as {report.framework} is predicted"
     if isinstance(report, RunReport):
         yield from _run_lines(report)
-    yield f"Verdict   {'agrees' if report.agrees else 'DOES NOT AGREE'}"
+    if isinstance(report, LayersReport):
+        yield from layers_lines(report)
+    yield f"Verdict   {verdict(report)}"
     for disagreement in report.disagreements:
         yield f"          {disagreement}"

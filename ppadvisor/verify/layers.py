@@ -1,7 +1,6 @@
-"""Transformer layers written in plain torch, for its meta device: shapes and autograd, no numbers.
+"""Transformer layers written in plain torch: on its meta device shapes and autograd without numbers, elsewhere real.
 
-On `meta` the same kernels are chosen as on a GPU where that matters for memory: norm statistics in fp32, dropout with a
-one-byte mask, flash attention with its log-sum-exp. Nothing here knows what ppadvisor counts; only sizes come from it.
+Nothing here knows what ppadvisor counts; only sizes come from it.
 """
 
 from __future__ import annotations
@@ -12,12 +11,11 @@ from typing import Any
 
 from ppadvisor.specs.model import LayerKind, MlaSpec, ModelSpec, MoeSpec
 from ppadvisor.specs.training import TrainingSpec
+from ppadvisor.verify.layers_kernels import DROPOUT, Resized, dropped, flash_attention, rms_norm
 from ppadvisor.verify.torch_engine import torch_module
 
 torch: Any = torch_module()
 functional: Any = torch.nn.functional
-
-DROPOUT = 0.1
 
 
 @dataclass(frozen=True)
@@ -38,21 +36,6 @@ class Shard:
         return self.tensor if self.sequence else 1
 
 
-class FusedRmsNorm(torch.autograd.Function):  # type: ignore[misc] # torch may be missing, so it has no types here
-    """Stands in for aten's _fused_rms_norm, a composite on `meta`: that saves its input and rstd in fp32, as here."""
-
-    @staticmethod
-    def forward(context: Any, x: Any, weight: Any) -> Any:
-        rstd = torch.rsqrt(x.float().square().mean(-1, keepdim=True) + 1e-5)
-        context.save_for_backward(x, weight, rstd)
-        return torch.empty_like(x)
-
-    @staticmethod
-    def backward(context: Any, gradient: Any) -> Any:
-        x, weight, _ = context.saved_tensors
-        return torch.empty_like(x), torch.empty_like(weight)
-
-
 class Norm(torch.nn.Module):  # type: ignore[misc]
     """LayerNorm or RMSNorm over the last dimension."""
 
@@ -65,7 +48,7 @@ class Norm(torch.nn.Module):  # type: ignore[misc]
     def forward(self, x: Any) -> Any:
         if self.kind == "layernorm":
             return functional.layer_norm(x, (self.width,), self.weight, self.bias)
-        return FusedRmsNorm.apply(x, self.weight)
+        return rms_norm(x, self.weight)
 
 
 def linear(inputs: int, outputs: int, bias: bool = False) -> Any:
@@ -73,28 +56,10 @@ def linear(inputs: int, outputs: int, bias: bool = False) -> Any:
     return torch.nn.Linear(inputs, outputs, bias=bias)
 
 
-def dropped(x: Any, on: bool) -> Any:
-    """Dropout as a GPU runs it: a mask of one byte an element."""
-    return torch.native_dropout(x, DROPOUT, True)[0] if on else x
-
-
 def rotated(x: Any, angles: Any) -> Any:
     """Rotary embedding in fp32: x times a constant, in pairs."""
     pairs = torch.view_as_complex(x.float().reshape(*x.shape[:-1], -1, 2))
     return torch.view_as_real(pairs * angles).flatten(-2).to(x.dtype)
-
-
-class Resized(torch.autograd.Function):  # type: ignore[misc]
-    """What a collective does to sizes: the sequence (dimension 1) becomes `length` long, and its gradient as before."""
-
-    @staticmethod
-    def forward(context: Any, x: Any, length: int) -> Any:
-        context.length = x.shape[1]
-        return x.new_empty((x.shape[0], length, *x.shape[2:]))
-
-    @staticmethod
-    def backward(context: Any, gradient: Any) -> Any:
-        return gradient.new_empty((gradient.shape[0], context.length, *gradient.shape[2:])), None
 
 
 def gathered(x: Any, ways: int) -> Any:
@@ -113,15 +78,13 @@ class Core(torch.nn.Module):  # type: ignore[misc]
     def __init__(self, training: TrainingSpec, scores: int) -> None:
         super().__init__()
         self.flash, self.dropout = training.attention == "flash", training.dropout
+        scores = 0 if self.flash else scores
         self.register_buffer("future", torch.ones(scores, scores, dtype=torch.bool).triu(1))
 
     def forward(self, q: Any, k: Any, v: Any) -> Any:
         q, k, v = (x.transpose(1, 2) for x in (q, k, v))
-        if self.flash and q.shape[-1] == v.shape[-1]:
-            chance = DROPOUT if self.dropout else 0.0
-            out = torch.ops.aten._scaled_dot_product_flash_attention(q, k, v, chance, True)[0]
-        elif self.flash:  # flash attention wants equal widths, cuDNN's kernel does not
-            out = torch.ops.aten._scaled_dot_product_cudnn_attention(q, k, v, None, True, 0.0, True)[0]
+        if self.flash:
+            out = flash_attention(q, k, v, DROPOUT if self.dropout else 0.0)
         else:
             groups = q.shape[1] // k.shape[1]
             if groups > 1:
@@ -292,8 +255,8 @@ def on_meta(build: Callable[[], Any], training: TrainingSpec) -> Any:
 
 
 def element_type(training: TrainingSpec) -> Any:
-    """Of weights and activations; both 16-bit types are as large."""
-    return torch.float32 if training.precision == "fp32" else torch.bfloat16
+    """Of weights and activations."""
+    return {"fp32": torch.float32, "fp16": torch.float16}.get(training.precision, torch.bfloat16)
 
 
 def layer(model: ModelSpec, training: TrainingSpec, kind: LayerKind, shard: Shard | None = None) -> Any:

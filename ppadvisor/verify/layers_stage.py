@@ -1,4 +1,4 @@
-"""The part of a model that one stage of a pipeline holds, built on torch's meta device; and its loss."""
+"""The part of a model that one stage of a pipeline holds; and its loss."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import Any
 from ppadvisor.specs.model import LayerKind, ModelSpec
 from ppadvisor.specs.recomputation import Recomputation
 from ppadvisor.specs.training import TrainingSpec
-from ppadvisor.verify.layers import Layer, Norm, Shard, dropped, functional, gathered, linear, scattered, torch
+from ppadvisor.verify.layers import Layer, Norm, Shard, functional, gathered, linear, scattered, torch
+from ppadvisor.verify.layers_kernels import dropped
 
 checkpoint: Any = torch.utils.checkpoint.checkpoint
 
@@ -65,15 +66,20 @@ class StageModule(torch.nn.Module):  # type: ignore[misc]
         self.layers = torch.nn.Sequential(*recomputed(layers, sizes.recomputation))
         self.table: Any = torch.nn.Embedding(vocab, h) if sizes.first else None
         learned = sizes.first and model.positional_embedding == "learned"
-        self.positions = torch.nn.Parameter(torch.zeros(training.sequence_length, h)) if learned else None
+        rows = max(model.max_position_embeddings or 0, training.sequence_length)
+        self.positions = torch.nn.Parameter(torch.zeros(rows, h)) if learned else None
         self.embedding_norm = Norm(model.normalization, h) if sizes.first and model.embedding_norm else None
         self.norm = Norm(model.normalization, h) if sizes.last and model.final_norm else None
-        self.head = linear(h, vocab, model.lm_head_bias) if sizes.last else None
+        self.head: Any = linear(h, vocab, model.lm_head_bias) if sizes.last else None
+        if self.head is not None and self.table is not None and model.tied_embeddings:
+            self.head.weight = self.table.weight
 
     def embedded(self, tokens: Any) -> Any:
         x = self.table(tokens)
         if self.positions is not None:
-            x = x + self.positions
+            # a whole table is not cut, for whose cut the backward would make a table of its own
+            length = tokens.shape[1]
+            x = x + (self.positions if len(self.positions) == length else self.positions[:length])
         x = scattered(x, self.ways)
         if self.embedding_norm is not None:
             x = self.embedding_norm(x)

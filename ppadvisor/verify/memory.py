@@ -10,7 +10,7 @@ from ppadvisor.engine.problem import Problem
 from ppadvisor.frameworks.torchtitan.operations import TORCH_NAMES
 from ppadvisor.specs.plan import PlanSpec
 from ppadvisor.units import format_bytes, format_seconds
-from ppadvisor.verify.memory_checks import check_buildable, check_driven
+from ppadvisor.verify.memory_checks import UNCOUNTED, check_buildable, check_driven
 from ppadvisor.verify.memory_parts import PARTS, RankMeasured
 from ppadvisor.verify.memory_predicted import RankPredicted, predict_ranks
 from ppadvisor.verify.results import MemoryReport, MemoryRow, MemoryTerm
@@ -132,7 +132,7 @@ def _notes(pipeline: Pipeline) -> Iterator[str]:
     yield "activations, buffers and what a backward works with; weights, their gradients and optimizer states left out"
     yield "tensors without data on a process group that sends nothing: over gloo, sent tensors would stay to the end"
     if problem.framework.id == "generic":
-        yield "generic is no trainer: torch's engine keeps receive buffers and gradients that it does not count"
+        yield UNCOUNTED
     if plan.data_parallel > 1:
         yield "one data-parallel rank; what FSDP gathers is not run"
     if plan.expert_parallel > 1:

@@ -14,11 +14,14 @@ from ppadvisor.verify.torch_engine import UnverifiableError
 
 PLAIN = ("torchtitan", "generic")
 """Frameworks whose layers are plain torch's and whose pipeline may be torch's engine."""
+UNCOUNTED = "generic is no trainer: torch's engine keeps receive buffers and gradients that it does not count"
 
 
-def check_buildable(problem: Problem, plan: PlanSpec) -> None:
-    """UnverifiableError, with every reason, for what is not built here."""
+def check_buildable(problem: Problem, plan: PlanSpec, *, alone: bool = False) -> None:
+    """UnverifiableError, with every reason, for what is not built here; `alone`: one stage will do."""
     reasons = [*_of_framework(problem, plan), *_of_model(problem.model, plan), *_of_run(problem, plan)]
+    if plan.pipeline_parallel == 1 and not alone:
+        reasons.append("there is no pipeline, p is 1")
     if reasons:
         raise UnverifiableError(f"cannot be built in plain torch: {'; '.join(reasons)}")
 
@@ -43,8 +46,6 @@ def _of_framework(problem: Problem, plan: PlanSpec) -> Iterator[str]:
             "under sequence parallelism torch's DTensor keeps what it gathers, and generic gathers again (plan for "
             "torchtitan)"
         )
-    if plan.pipeline_parallel == 1:
-        yield "there is no pipeline, p is 1"
 
 
 def _of_model(model: ModelSpec, plan: PlanSpec) -> Iterator[str]:

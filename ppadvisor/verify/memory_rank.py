@@ -96,20 +96,18 @@ def pipeline_stage(problem: Problem, plan: PlanSpec, stage: int) -> Any:
     )
 
 
-def torch_schedule(pipeline: Pipeline, stages: list[Any]) -> Any:
-    """Torch's own class for the schedule, or its list-driven runtime with our order."""
+def torch_schedule(pipeline: Pipeline, stages: list[Any], own: str | None) -> Any:
+    """Torch's own class for the schedule of this id, or its list-driven runtime with our order."""
     plan, problem = pipeline.plan, pipeline.inputs.problem
     loss = LOSSES[problem.training.loss or problem.framework.default_loss]
     options = {"loss_fn": loss, "scale_grads": False}
-    if plan.schedule in TORCH_NAMES:
-        schedule = schedule_on(stages, plan.schedule, plan.num_microbatches, **options)
-    else:
-        schedule = torch_schedules._PipelineScheduleRuntime(stages, plan.num_microbatches, **options)
-        placement = pipeline.schedule.placement(plan.pipeline_parallel, plan.virtual_stages)
-        words = map(operations, pipeline.orders or (), placement)
-        read = torch_schedules._Action.from_str
-        schedule._prepare_schedule_with_comms({rank: [read(word) for word in row] for rank, row in enumerate(words)})
-    schedule._warmup_p2p = _shapes_are_known
+    if own is not None:
+        return schedule_on(stages, own, plan.num_microbatches, **options)
+    schedule = torch_schedules._PipelineScheduleRuntime(stages, plan.num_microbatches, **options)
+    placement = pipeline.schedule.placement(plan.pipeline_parallel, plan.virtual_stages)
+    words = map(operations, pipeline.orders or (), placement)
+    read = torch_schedules._Action.from_str
+    schedule._prepare_schedule_with_comms({rank: [read(word) for word in row] for rank, row in enumerate(words)})
     return schedule
 
 
@@ -223,7 +221,8 @@ def measure_rank(pipeline: Pipeline, rank: int) -> RankMeasured:
         ledger = ledger_of(problem, plan, [stage.submod for stage in stages])
         for stage in stages:
             Watch(stage, ledger)
-        schedule = torch_schedule(pipeline, stages)
+        schedule = torch_schedule(pipeline, stages, plan.schedule if plan.schedule in TORCH_NAMES else None)
+        schedule._warmup_p2p = _shapes_are_known
         shape = (plan.num_microbatches * plan.micro_batch_size, problem.training.sequence_length)
         tokens = torch.empty(shape, dtype=torch.int64, device=META)
         given = [tokens] if any(stage.is_first for stage in stages) else []

@@ -14,7 +14,7 @@ class VerifyReport(Result):
 
     format_version: str = FORMAT_VERSION
     model_version: str = MODEL_VERSION
-    kind: Literal["ops", "memory", "run"]
+    kind: Literal["ops", "memory", "run", "layers"]
     agrees: bool
     """All rows agree."""
     tolerance_fraction: float
@@ -167,3 +167,61 @@ class RunReport(VerifyReport):
     """Each measured step; the numbers above are of the median one."""
     realtime: bool
     """The system let the processes run before all others, so that a busy machine does not count."""
+
+
+class LayersTerm(Result):
+    """A part of the step."""
+
+    name: str
+    predicted_s: float
+    measured_s: float
+    """Of the median step, the slowest rank's; of what only the prediction has (`overhead`) 0."""
+    difference_fraction: float | None
+    """Measured over predicted, less 1; None where the machine is not the one that is predicted, or nothing is."""
+    agrees: bool | None
+    """None: not judged."""
+
+
+class LayersRow(Result):
+    """One rank. Predicted is of the plan's GPU, whatever it ran on; peaks are None on a CPU."""
+
+    rank: int
+    num_layers: int
+    num_operations: int
+    num_differences: int
+    """Places of the order at which it did another operation."""
+    predicted_forward_s: float
+    """Of one micro-batch, the rank's stages together, without waiting; backward with what is recomputed."""
+    forward_s: float
+    predicted_backward_s: float
+    backward_s: float
+    predicted_allocated_bytes: int
+    allocated_bytes: int | None
+    """torch's peak of the tensors in the counted steps."""
+    allocated_difference_fraction: float | None
+    predicted_reserved_bytes: int
+    reserved_bytes: int | None
+    agrees: bool
+    """The order, and where they are judged the allocated bytes."""
+
+
+class LayersReport(VerifyReport):
+    """The answer of `verify --layers`: real layers, a process a rank."""
+
+    kind: Literal["layers"] = "layers"
+    framework: str
+    model: str
+    gpu: str
+    """That of the prediction."""
+    device: Literal["cuda", "cpu"]
+    device_name: str
+    judged: bool
+    """It ran on the GPU that is predicted, so that times and peaks are held against the prediction."""
+    memory_tolerance_fraction: float
+    scale: float
+    """Share of the layers that was asked for; 1: all."""
+    layers_per_stage: tuple[int, ...]
+    rows: tuple[LayersRow, ...]
+    terms: tuple[LayersTerm, ...]
+    steps_s: tuple[float, ...]
+    """Each counted step, the slowest rank's."""

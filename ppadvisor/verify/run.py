@@ -101,6 +101,11 @@ def _check_runs(work: Work) -> None:
     """UnverifiableError for what would measure the machine, or what torch's engine gets wrong."""
     if work.pipeline_parallel > MAX_RANKS:
         raise UnverifiableError(f"--run starts a process a rank: at most {MAX_RANKS}, got p {work.pipeline_parallel}")
+    check_losses(work)
+
+
+def check_losses(work: Work) -> None:
+    """UnverifiableError for an order whose losses torch's engine would mix up."""
     last = work.placement == work.placement.max()
     for order, on_rank in zip(work.orders, last, strict=True):
         losses = order.microbatch[(order.kind == Kind.FORWARD) & on_rank[order.chunk]].tolist()

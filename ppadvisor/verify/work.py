@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ppadvisor import schedules
-from ppadvisor.engine.pipeline import pipeline_of
+from ppadvisor.engine.pipeline import Pipeline, pipeline_of
 from ppadvisor.engine.problem import Problem
 from ppadvisor.engine.timeline import check_size
 from ppadvisor.frameworks.torchtitan.operations import operations, untold
@@ -76,10 +76,16 @@ def work_of_plan(problem: Problem, plan: PlanSpec, microbatches: int | None = No
     pipeline = pipeline_of(problem, plan)
     if m != plan.num_microbatches or pipeline.orders is None:
         pipeline = pipeline.of_microbatches(m)
+    return _told(replace(work_of_pipeline(pipeline), plan=plan))
+
+
+def work_of_pipeline(pipeline: Pipeline) -> Work:
+    """A pipeline whose order of work is known."""
     assert pipeline.orders is not None
-    times = pipeline.times
+    plan, times = pipeline.plan, pipeline.times
     split = Times(times.forward[0], (times.backward - times.weight_grad)[0], times.weight_grad[0])
-    return _told(Work(schedule, p, m, v, pipeline.orders, split, plan))
+    sizes = (plan.pipeline_parallel, plan.num_microbatches, plan.virtual_stages)
+    return Work(pipeline.schedule, *sizes, pipeline.orders, split, plan)
 
 
 def _check(schedule: Schedule, p: int, m: int, v: int) -> None:

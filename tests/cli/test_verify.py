@@ -54,12 +54,18 @@ def test_without_the_right_torch(
 @pytest.mark.parametrize(
     ("asked", "told"),
     [
-        ("", "exactly one of --ops, --memory, --run; got none"),
+        ("", "exactly one of --ops, --memory, --run, --layers; got none"),
         ("--ops --run", "got --ops and --run"),
         ("--ops --unit 1ms", "--unit has no effect with --ops"),
         ("--ops --steps 3", "--steps has no effect with --ops"),
         ("--ops --tolerance 5%", "--tolerance has no effect with --ops"),
         ("--memory", "--memory needs a plan"),
+        ("--ops --scale 1/2", "--scale has no effect with --ops; it belongs to --layers"),
+        ("--run --record run.jsonl", "--record has no effect with --run; it belongs to --layers"),
+        ("--layers --unit 1ms", "--unit has no effect with --layers; it belongs to --run"),
+        ("--layers --scale 1.5 plan.json", "at most 1"),
+        ("--layers plan.json", "torchrun --nproc-per-node P -m ppadvisor verify PLAN.json --layers"),
+        ("--layers --record nowhere/run.jsonl plan.json", "there is no folder 'nowhere'"),
         ("--ops", "--schedule, --pp, --microbatches are missing"),
         ("--run --schedule 1f1b --pp 2", "--microbatches is missing"),
         ("--ops --schedule 1f2b --pp 2 --microbatches 3", "did you mean '1f1b'"),
@@ -131,6 +137,52 @@ def test_a_run_in_every_format(cli: Cli, monkeypatch: pytest.MonkeyPatch, format
         check(json.loads(result.stdout), "verification")
     if format == "csv":
         assert len(result.stdout.splitlines()) == 1 + 2
+
+
+@pytest.fixture
+def rank(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """As a launcher would start the first of two processes, which are on no port."""
+    for name, value in {"RANK": 0, "WORLD_SIZE": 2, "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 2}.items():
+        monkeypatch.setenv(name, str(value))
+    for name in ("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_USE_AGENT_STORE"):
+        monkeypatch.delenv(name, raising=False)
+    return monkeypatch
+
+
+@pytest.mark.parametrize(
+    ("changed", "asked", "told"),
+    [
+        ({}, "", "--layers needs a plan"),
+        ({}, "nowhere.json", "nowhere.json: no such file"),
+        ({"RANK": "two"}, "{saved}", "RANK: got 'two' in the environment, needs a whole number"),
+        ({"RANK": "2"}, "{saved}", "RANK 2 of WORLD_SIZE 2"),
+        ({"WORLD_SIZE": "3"}, "{saved}", "started 3 processes; needs one for each stage of the plan, p = 2"),
+        ({}, "{saved} --scale 1/24 --record {saved}", "megatron has layers and a pipeline of its own"),
+    ],
+)
+@pytest.mark.usefixtures("torch_there")
+def test_layers_asked_wrongly(
+    cli: Cli, rank: pytest.MonkeyPatch, saved: Path, changed: dict[str, str], asked: str, told: str
+) -> None:
+    """On a rank, before torch is imported and before ranks meet: exit code 2 and one line."""
+    for name, value in changed.items():
+        rank.setenv(name, value)
+    result = cli("verify", "--layers", *asked.format(saved=saved).split())
+    assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
+    assert told in result.stderr
+
+
+def test_without_torch_one_rank_says_so(cli: Cli, rank: pytest.MonkeyPatch, saved: Path) -> None:
+    """All ranks end with 2, the first with the line, the other without."""
+    rank.setattr("ppadvisor.verify.torch_engine.installed_version", lambda: None)
+    rank.setattr("ppadvisor.verify.launched.installed_version", lambda: None)
+    first = cli("verify", "--layers", str(saved))
+    rank.setenv("RANK", "1")
+    rank.setenv("LOCAL_RANK", "1")
+    second = cli("verify", "--layers", str(saved))
+    assert (first.exit_code, first.stderr.count("\n")) == (2, 1)
+    assert "is not installed" in first.stderr
+    assert (second.exit_code, second.stdout, second.stderr) == (2, "", "")
 
 
 class MadeUp:

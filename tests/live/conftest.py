@@ -10,6 +10,7 @@ ON_TORCH = (
     "recount_memory.py",
     "saved.py",
     "working.py",
+    "test_layers.py",
     "test_memory.py",
     "test_pipeline_memory.py",
     "test_saved_tensors.py",

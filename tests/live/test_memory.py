@@ -12,7 +12,8 @@ import pytest
 from ppadvisor.cli.main import main
 from ppadvisor.engine.inputs import PlanInputs
 from ppadvisor.engine.recomputation import layer_saved
-from ppadvisor.verify.layers import Resized, Shard, layer, torch
+from ppadvisor.verify.layers import Shard, layer, torch
+from ppadvisor.verify.layers_kernels import Resized
 from ppadvisor.verify.layers_stage import Recomputed
 from ppadvisor.verify.memory import verify_memory
 from ppadvisor.verify.memory_ledger import storage_bytes
