@@ -84,7 +84,11 @@ SHARE = Quantity("fraction", parse_fraction)
 @click.option("--schedule", metavar="NAME", help="Bare numbers: order of work.")
 @click.option("--pp", type=COUNT, help="Bare numbers: pipeline stages p.")
 @click.option("--vp", type=COUNT, help="Bare numbers: virtual stages v of a rank (default: the schedule's least).")
-@click.option("--microbatches", type=COUNT, help="Bare numbers: micro-batches m. Not with --ops also beside a plan.")
+@click.option(
+    "--microbatches",
+    type=COUNT,
+    help="Bare numbers: micro-batches m. Beside a plan, but for --ops: so many of its own.",
+)
 @click.option("--unit", type=DURATION, help="--run: how long the mean forward sleeps (default: 50ms).")
 @click.option(
     "--steps", type=COUNT, help="--run, --layers: measured steps, of which the median counts (default: 3; --layers: 5)."

@@ -96,32 +96,45 @@ class Met:
     def gathered(self, value: Any) -> list[Any]:
         """The value of every rank, on every rank."""
         values: list[Any] = [None] * self.launcher.world_size
-        torch_module("torch.distributed").all_gather_object(values, value, group=self.group)
+        with told_by(self.launcher):
+            torch_module("torch.distributed").all_gather_object(values, value, group=self.group)
         return values
 
     def wait(self) -> None:
         """Until all ranks have come to this point."""
-        torch_module("torch.distributed").barrier(group=self.group)
+        with told_by(self.launcher):
+            torch_module("torch.distributed").barrier(group=self.group)
+
+
+@contextmanager
+def told_by(here: Launcher) -> Iterator[None]:
+    """What torch finds wrong, want of memory or of a neighbour, as an UnverifiableError that names the rank."""
+    try:
+        yield
+    except (RuntimeError, NotImplementedError) as error:
+        raise UnverifiableError(f"rank {here.rank}: {first_line(error)}") from None
 
 
 @contextmanager
 def met(here: Launcher) -> Iterator[Met]:
     """The process group of all ranks, on GPUs over NCCL where torch has them, else on CPUs over gloo."""
     torch, distributed = torch_module(), torch_module("torch.distributed")
-    store, device = _store(here), _device(torch, here)
+    device, store = _device(torch, here), _store(here)
     _check_alike(store, here, device.type)
     if sys.platform == "linux" and here.local_world_size == here.world_size:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # the name of a host may lead elsewhere
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    distributed.init_process_group(
-        "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo",
-        store=distributed.PrefixStore("ppadvisor/group", store),
-        rank=here.rank,
-        world_size=here.world_size,
-        timeout=timedelta(seconds=MESSAGE_S),
-    )
-    yield Met(here, device, distributed.new_group(backend="gloo"))
+    with told_by(here):
+        distributed.init_process_group(
+            "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo",
+            store=distributed.PrefixStore("ppadvisor/group", store),
+            rank=here.rank,
+            world_size=here.world_size,
+            timeout=timedelta(seconds=MESSAGE_S),
+        )
+        group = distributed.new_group(backend="gloo")
+    yield Met(here, device, group)
     distributed.destroy_process_group()  # not after a failure: it would wait for who is gone
 
 

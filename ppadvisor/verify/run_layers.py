@@ -15,7 +15,7 @@ from ppadvisor.schedules.base import RankOrder
 from ppadvisor.specs.cluster import GpuSpec
 from ppadvisor.specs.plan import PlanSpec
 from ppadvisor.units import format_bytes
-from ppadvisor.verify.launched import Launcher, Machine, Met, first_line
+from ppadvisor.verify.launched import Launcher, Machine, Met, told_by
 from ppadvisor.verify.memory_checks import UNCOUNTED, check_buildable, check_driven
 from ppadvisor.verify.results import LayersReport, LayersRow, LayersTerm
 from ppadvisor.verify.run import RUNTIME, Progress, check_losses, runs_itself
@@ -64,11 +64,9 @@ def verify_layers(
         _check_recordable(subject, here.gathered(here.machine))
     module = import_module("ppadvisor.verify.layers_run")  # only here, since it imports torch
     count = module.WARM_UP + steps
-    try:
+    with told_by(here.launcher):
         ran = module.run_rank(expected.pipeline, own, here, progress(range(count), "steps", count))
-        ranks = here.gathered(ran)
-    except (RuntimeError, NotImplementedError) as error:
-        raise UnverifiableError(f"rank {here.launcher.rank}: {first_line(error)}") from None
+    ranks = here.gathered(ran)
     return compared(subject, expected, work, ranks, tolerance=tolerance, engine=TORCH_NAMES[own] if own else RUNTIME)
 
 
