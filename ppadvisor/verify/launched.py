@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -209,6 +210,10 @@ def says_why(here: Launcher) -> bool:
 
 
 def first_line(error: BaseException) -> str:
-    """What torch says of an error, without where in its own code it stood."""
-    lines = str(error).strip().splitlines()
+    """What torch says of an error, without where in its own code it stood.
+
+    >>> first_line(RuntimeError("[/gloo/transport/tcp/pair.cc:553] Connection closed by peer\\nfrom there"))
+    'Connection closed by peer'
+    """
+    lines = re.sub(r"^\[[^]]*\]", "", str(error).strip()).strip().splitlines()
     return lines[0].partition("Exception raised from")[0].strip() if lines else type(error).__name__
