@@ -6,6 +6,7 @@ Its standard input is a pipe from who started it and never written to: when that
 from __future__ import annotations
 
 import os
+import shutil
 import threading
 import time
 from collections.abc import Iterator
@@ -25,11 +26,12 @@ NO_LIMIT = timedelta(days=1)
 """How long a rank waits for another one: who started them knows better when to give up."""
 
 
-def end_with_parent() -> None:
-    """End this process as soon as its standard input has no other end."""
+def end_with_parent(folder: Path) -> None:
+    """End this process as soon as its standard input has no other end, and remove the files that nobody else will."""
 
     def watch() -> None:
         os.read(0, 1)  # not sys.stdin, whose lock a thread must not hold at the end
+        shutil.rmtree(folder, ignore_errors=True)  # other ranks do so too; the last one leaves nothing
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()
@@ -93,8 +95,8 @@ class Rank:
 
 def main(path: str, of_rank: str) -> None:
     """Run all steps of the rank and write down what it did."""
-    end_with_parent()
     folder, rank = Folder(Path(path)), int(of_rank)
+    end_with_parent(folder.path)
     job = Job.model_validate_json(folder.job.read_text(encoding="utf-8"))
     torch = torch_module()
     torch.set_num_threads(1)

@@ -96,10 +96,11 @@ def test_a_killed_rank(running: subprocess.Popen[str], tmp_path: Path) -> None:
 
 
 def test_the_command_itself_is_killed(running: subprocess.Popen[str], tmp_path: Path) -> None:
-    """Nobody is left to end the ranks, so they end by themselves."""
+    """Nobody is left to end the ranks, so they end by themselves and take the files along."""
     running.kill()
     running.communicate(timeout=PATIENCE_S)
     until_gone(tmp_path)
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_rank_that_stands_still(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
