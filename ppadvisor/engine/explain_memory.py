@@ -32,6 +32,7 @@ from ppadvisor.engine.memory_states import (
     whole_gradients_bytes,
 )
 from ppadvisor.engine.recomputation import layer_input_bytes, saved_per_layer
+from ppadvisor.engine.split_work import loss_under_way_bytes
 from ppadvisor.specs.assumptions import Assumption
 from ppadvisor.specs.recomputation import FULL
 
@@ -214,7 +215,14 @@ def _logits(view: StageView) -> Formula:
     text = f"{per_logit} * T * {view.plan.logits}"
     text += f" + {view.plan.element} * T * h" if gathers else ""
     source = f"{loss.title}: {loss.source}{'; the gathered input of the output layer' if gathers else ''}"
-    return view.plan.formula(view.shared(text), source, alive=alive)
+    values: dict[str, float] = {}
+    under_way = loss_under_way_bytes(view.plan.inputs)
+    if under_way is not None and view.of_stage(under_way) > 0 and view.memory.moment == "layer_backward":
+        layers = max(float(next(chunk for chunk in view.chunks if chunk.head).layers.sum()), 1.0)
+        values, alive = {"n_head": layers}, True
+        text = f"({per_logit} + {loss.saved_bytes} + {view.plan.element} / n_head) * T * {view.plan.logits}"
+        source += "; an input gradient frees nothing, so all that the loss saved is there to its end"
+    return view.plan.formula(view.shared(text), source, values, alive=alive)
 
 
 def _output_weight_gradient(view: StageView) -> Formula:

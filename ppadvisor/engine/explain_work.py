@@ -12,12 +12,11 @@ from ppadvisor.engine.layer_work import (
     repeated_by_half,
     shared_experts_bytes,
     tensors_in_work,
-    weight_step,
-    weight_step_bytes,
     work_by_half,
 )
-from ppadvisor.engine.memory_waiting import freed_tail_per_chunk, waiting_per_layer
+from ppadvisor.engine.memory_waiting import freed_tail_per_chunk, received_gradient, waiting_per_layer
 from ppadvisor.engine.recomputation import group_layers, layer_input_bytes
+from ppadvisor.engine.split_work import input_step_bytes, weight_step_bytes
 from ppadvisor.specs.model import LayerKind
 
 KORTHIKANTI = "Korthikanti et al. 2022, arXiv 2205.05198"
@@ -35,15 +34,17 @@ def waiting_activations(view: StageView) -> Formula:
         lambda chunk: chunk.waiting if whole and chunk.embedding else 0.0, "w", "A", view.whole_layers
     )
     text, values = " + ".join(filter(None, [text, first])), values | more
-    tails = freed_tail_per_chunk(inputs)[0, view.stage]
+    tails, received = (found(inputs)[0, view.stage] for found in (freed_tail_per_chunk, received_gradient))
     counted = [0.0 if whole and chunk.embedding else chunk.waiting for chunk in view.chunks]
-    tail = float(sum(count * tails[chunk.index] for count, chunk in zip(counted, view.chunks, strict=True)))
-    if tail:
-        text, values = f"{text} - Z", {**values, "Z": tail}
+    for name, each in ("Z", tails), ("G_r", received):
+        less = float(sum(count * each[chunk.index] for count, chunk in zip(counted, view.chunks, strict=True)))
+        if less:
+            text, values = f"{text} - {name}", {**values, name: less}
     source = (
         "S_w: all that was saved and the gradients that the weight gradients need (table of tensors that wait); w: "
         f"{view.plan.schedule.title}, {view.plan.schedule.source}"
     )
+    source += "; G_r: received, counted with the hand-off buffers" if "G_r" in values else ""
     source += f"; first stage: {TORCH}/stage.py:1018, all of its backward is done then" if first else ""
     return view.plan.formula(text or "w * n * S_w", source, values, alive=bool(text))
 
@@ -113,26 +114,58 @@ def recomputed_layer(view: StageView) -> Formula:
 
 
 def layer_backward_work(view: StageView) -> Formula:
-    """Gradients of the layer in work: in its backward, or where more is alive then, in its weight gradients."""
-    inputs, at_work = view.plan.inputs, view.memory.moment == "layer_backward"
-    step = weight_step(inputs)
-    if step is not None and view.of_stage(step) >= view.of_stage(inputs.largest_layer(halves_in_work(inputs)[1])):
-        text, values, source = _weight_step(view)
-    else:
-        text, values, source = _backward(view)
-    return view.plan.formula(text, source, values, alive=at_work)
+    """Gradients of the layer in work: in its backward, or in the step of a split one that runs at the peak."""
+    step = _step(view)
+    text, values, source = step or _backward(view)
+    return view.plan.formula(text, source, values, alive=view.memory.moment == "layer_backward")
 
 
-def _weight_step(view: StageView) -> tuple[str, dict[str, float], str]:
+def _step(view: StageView) -> tuple[str, dict[str, float], str] | None:
+    """Of the step of a split backward that runs at the peak; None: a whole backward."""
     inputs = view.plan.inputs
-    per_kind = [weight_step_bytes(inputs, kind) for kind in inputs.kinds]
-    index = max(range(len(per_kind)), key=lambda i: float(per_kind[i][0]) * view.holds(i))
+    stash = inputs.stash
+    under_way = stash.under_way if stash else None
+    if under_way is None:
+        return None
+    running = [(name, int(values[0, view.stage].argmax())) for name, values in vars(under_way).items()]
+    running = [(name, chunk) for name, chunk in running if getattr(under_way, name)[0, view.stage, chunk]]
+    if not running:
+        return None
+    ((name, chunk),) = running
+    if view.chunks[chunk].embedding and view.plan.problem.framework.whole_backward_on_first:
+        return None if name != "input_grad" else ("0", {}, f"first stage: nothing is done, {TORCH}/stage.py:1018")
+    return _input_step(view, chunk) if name == "input_grad" else _weight_step(view, chunk, name)
+
+
+def _kind_of(view: StageView, chunk: int, per_kind: list[float]) -> int:
+    """The kind of layer of a chunk that needs most."""
+    layers = view.chunks[chunk].layers
+    return max(range(len(per_kind)), key=lambda index: per_kind[index] * (layers[index] > 0))
+
+
+def _input_step(view: StageView, chunk: int) -> tuple[str, dict[str, float], str]:
+    """Input gradient of a layer."""
+    inputs, problem = view.plan.inputs, view.plan.problem
+    index = _kind_of(view, chunk, [float(input_step_bytes(inputs, kind)[0]) for kind in inputs.kinds])
+    assert problem.framework.input_step_work is not None
+    moments = problem.framework.input_step_work(problem.model, problem.training, inputs.kinds[index])
+    tensors = max(moments, key=lambda moment: float(inputs.tensor_bytes(moment)[0]))
+    alive = [tensor for tensor in tensors if inputs.tensor_bytes((tensor,))[0] > 0]
+    source = f"an input gradient frees nothing ({TORCH}/_backward.py:247-254); put aside, and in work: "
+    return " + ".join(map(view.plan.tensor, alive)), {}, source + ", ".join(tensor.name for tensor in alive)
+
+
+def _weight_step(view: StageView, chunk: int, name: str) -> tuple[str, dict[str, float], str]:
+    inputs, weight = view.plan.inputs, view.plan.problem.training.weight_bytes
+    matrices = 1 if name == "first_weight_grad" else 2
+    per_kind = [float(weight_step_bytes(inputs, kind, matrices)[0]) for kind in inputs.kinds]
+    index = _kind_of(view, chunk, per_kind)
     matrix, waits = _matrix(view, inputs.kinds[index]), waiting_per_layer(inputs) - view.whole_layers
-    weight = view.plan.problem.training.weight_bytes
-    aside = float(per_kind[index][0]) - 2 * weight * matrix
+    aside = per_kind[index] - matrices * weight * matrix
     values = {"W": matrix, "G_w": float(waits[0, index]), "freed": float(waits[0, index]) - aside}
-    source = f"weight gradients: two matrices' at once, of what waits attention's gone: {TORCH}/_backward.py:325-339"
-    return f"2 * {weight} * W + G_w - freed", values, source
+    many = "the first micro-batch's, a matrix" if matrices == 1 else "two matrices' at once"
+    source = f"weight gradients: {many}, of what waits attention's gone: {TORCH}/_backward.py:325-339"
+    return f"{matrices} * {weight} * W + G_w - freed", values, source
 
 
 def _matrix(view: StageView, kind: LayerKind) -> float:

@@ -40,23 +40,6 @@ def recomputed_layer_bytes(inputs: PlanInputs) -> Term:
     return at(result, "layer_backward")
 
 
-def layer_backward_work_bytes(inputs: PlanInputs) -> Term:
-    """Gradients and gathered inputs alive in the backward of one layer, in the half that needs more.
-
-    Where micro-batches wait for their weight gradient, more may be alive when that comes: `weight_step_bytes`.
-    """
-    work, step = inputs.largest_layer(halves_in_work(inputs)[1]), weight_step(inputs)
-    return at(work if step is None else np.maximum(work, step), "layer_backward")
-
-
-def weight_step(inputs: PlanInputs) -> FloatArray | None:
-    """`weight_step_bytes` of a stage's heaviest layer where something waits, (plans, stages); None: not told apart."""
-    if inputs.stash is None:
-        return None
-    waits = inputs.stash.at_peak.waiting.sum(axis=2) > 0
-    return np.asarray(inputs.largest_layer(by_kind([weight_step_bytes(inputs, kind) for kind in inputs.kinds])) * waits)
-
-
 @remembered
 def halves_in_work(inputs: PlanInputs) -> tuple[FloatArray, FloatArray]:
     """(made again by selective recomputation, in work) of the half that needs more together, (plans, kinds) each."""
@@ -147,20 +130,6 @@ def shared_experts_bytes(inputs: PlanInputs, kind: LayerKind) -> FloatArray:
     problem = inputs.problem
     saved = problem.framework.saved_tensors(problem.model, problem.training, kind)
     return inputs.tensor_bytes(tuple(tensor for tensor in saved if "shared_experts" in tensor.modules))
-
-
-def weight_step_bytes(inputs: PlanInputs, kind: LayerKind) -> FloatArray:
-    """What a layer's weight gradients add, in torch's engine, to what waits but for that layer, (plans,).
-
-    The gradients that it has put aside too, and two matrices' gradients: each is added up when the next is made
-    (torch 2.13, pipelining/_backward.py:325-339, `dweights`). Attention, whose weights come first, has let go by then.
-    """
-    problem, framework = inputs.problem, inputs.problem.framework
-    if framework.last_product_work is None or framework.frees_in_input_gradient:
-        return np.zeros(len(inputs.plans))
-    left = tuple(t for t in framework.waiting_tensors(problem.model, problem.training, kind) if t.attention_share < 1)
-    saved = inputs.tensor_bytes(framework.saved_tensors(problem.model, problem.training, kind))
-    return inputs.tensor_bytes(left) - saved + 2 * last_matrix_bytes(inputs, kind)
 
 
 def repeated_by_half(inputs: PlanInputs, kind: LayerKind, choice: Recomputation) -> Halves:

@@ -15,13 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ppadvisor.engine.inputs import FloatArray, PlanInputs, by_kind, once_per_size
-from ppadvisor.engine.layer_work import layer_backward_work_bytes, recomputed_layer_bytes
+from ppadvisor.engine.layer_work import recomputed_layer_bytes
 from ppadvisor.engine.memory_activations import (
     embedding_activations_bytes,
     embedding_gradient_bytes,
     handoff_buffers_bytes,
     head_activations_bytes,
-    logits_bytes,
     output_weight_gradient_bytes,
     saved_activations_bytes,
     sent_outputs_bytes,
@@ -42,6 +41,7 @@ from ppadvisor.engine.memory_states import (
 )
 from ppadvisor.engine.memory_waiting import sent_gradients_bytes, waiting_activations_bytes, waiting_head_bytes
 from ppadvisor.engine.recomputation import drops, group_layers, recomputed_share, rows_by_choice
+from ppadvisor.engine.split_work import layer_backward_work_bytes, loss_bytes
 from ppadvisor.specs.assumptions import Assumption
 from ppadvisor.specs.recomputation import NONE, Recomputation
 
@@ -65,7 +65,7 @@ TERMS: tuple[tuple[str, Callable[[PlanInputs], Term]], ...] = (
     ("layer_backward_work", layer_backward_work_bytes),
     ("head_activations", head_activations_bytes),
     ("spread_head", spread_head_bytes),
-    ("logits", logits_bytes),
+    ("logits", loss_bytes),
     ("output_weight_gradient", output_weight_gradient_bytes),
     ("embedding_gradient", embedding_gradient_bytes),
     ("handoff_buffers", handoff_buffers_bytes),

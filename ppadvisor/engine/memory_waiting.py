@@ -30,10 +30,35 @@ def waiting_per_chunk(inputs: PlanInputs) -> FloatArray:
     backward at the weight gradient: till then it holds what was saved, and no gradients (pipelining/stage.py:1018-1028,
     :1085-1106).
     """
-    waiting = inputs.per_chunk(waiting_per_layer(inputs)) - freed_tail_per_chunk(inputs)
+    gradients = inputs.per_chunk(waiting_per_layer(inputs) - layer_saved(inputs)) - received_gradient(inputs)
+    waiting = saved_while_waiting(inputs) + gradients
     if not inputs.problem.framework.whole_backward_on_first:
         return waiting
     return np.where(inputs.stages.chunk_embedding > 0, inputs.per_chunk(layer_saved(inputs)), waiting)
+
+
+def received_gradient(inputs: PlanInputs) -> FloatArray:
+    """Of the gradients that wait, the one that is a receive buffer, (plans, stages, chunks), counted as such already.
+
+    The gradient of the last layer's output is what was received, if nothing stands between: no dropout, no norm, no
+    gather of the sequence. Where the next stage is on the same rank, it is that one's, and counted here.
+    """
+    problem, stages = inputs.problem, inputs.stages
+    changed = problem.training.dropout or problem.model.norms_per_layer > 2
+    if changed or not problem.framework.keeps_all_receive_buffers:
+        return np.zeros_like(stages.chunk_head)
+    received = (stages.chunk_head < 1) & (stages.chunk_hands_over < 1) & (stages.chunk_layers.sum(axis=3) > 0)
+    return np.asarray(received * (layer_input_bytes(inputs) * (inputs.sequence_ways == 1))[:, None, None])
+
+
+def saved_while_waiting(inputs: PlanInputs) -> FloatArray:
+    """Of `waiting_per_chunk`, what was saved, (plans, stages, chunks)."""
+    return inputs.per_chunk(layer_saved(inputs)) - freed_tail_per_chunk(inputs)
+
+
+def largest_in_chunk(inputs: PlanInputs, per_kind: FloatArray) -> FloatArray:
+    """The largest value among the kinds of layer of a chunk: (plans, kinds) -> (plans, stages, chunks)."""
+    return np.asarray(np.where(inputs.stages.chunk_layers > 0, per_kind[:, None, None, :], 0.0).max(axis=3))
 
 
 def freed_tail_per_chunk(inputs: PlanInputs) -> FloatArray:
@@ -42,8 +67,7 @@ def freed_tail_per_chunk(inputs: PlanInputs) -> FloatArray:
     if problem.framework.freed_tail is None:
         return np.zeros(inputs.stages.chunk_head.shape)
     tails = [problem.framework.freed_tail(problem.model, problem.training, kind) for kind in inputs.kinds]
-    per_kind = by_kind([inputs.tensor_bytes(of_kind) for of_kind in tails])
-    return np.asarray(np.where(inputs.stages.chunk_layers > 0, per_kind[:, None, None, :], 0.0).max(axis=3))
+    return largest_in_chunk(inputs, by_kind([inputs.tensor_bytes(of_kind) for of_kind in tails]))
 
 
 def waiting_activations_bytes(inputs: PlanInputs) -> Term:
@@ -53,8 +77,7 @@ def waiting_activations_bytes(inputs: PlanInputs) -> Term:
 
 def waiting_gradients_bytes(inputs: PlanInputs) -> Term:
     """Of `waiting_activations_bytes`, the gradients that the weight gradients need beside what was saved."""
-    saved = inputs.per_chunk(layer_saved(inputs)) - freed_tail_per_chunk(inputs)
-    return while_waiting(inputs, np.maximum(waiting_per_chunk(inputs) - saved, 0.0))
+    return while_waiting(inputs, np.maximum(waiting_per_chunk(inputs) - saved_while_waiting(inputs), 0.0))
 
 
 def waiting_head_per_microbatch(inputs: PlanInputs) -> FloatArray:

@@ -14,6 +14,7 @@ from ppadvisor.engine.inputs import FloatArray, PlanInputs, layout_of
 from ppadvisor.engine.memory_waiting import held_bytes
 from ppadvisor.engine.partition import stage_ranks
 from ppadvisor.engine.problem import Problem
+from ppadvisor.engine.split_work import work_of
 from ppadvisor.engine.stash import Held, Stash, share_in_work, stash_of
 from ppadvisor.engine.step_time import StageTimes, pipeline_s, stage_times, totals_of
 from ppadvisor.engine.tables import plan_of, table_of
@@ -189,8 +190,10 @@ def _stash(timed: Pipeline, orders: Sequence[RankOrder]) -> Stash:
         return Stash(steady, steady)
     one = held_bytes(inputs)
     in_work = share_in_work(inputs.stages.chunk_layers.sum(axis=3)[0], one.alive, one.waiting)
-    stash = stash_of(orders, one, in_work, inputs.stages.chunk_head[0])
-    return Stash(*(held.each(lambda values: values[None]) for held in (stash.at_peak, stash.at_loss)))
+    stash = stash_of(orders, one, in_work, inputs.stages.chunk_head[0], work_of(inputs))
+    at_peak, at_loss = (held.each(lambda values: values[None]) for held in (stash.at_peak, stash.at_loss))
+    under_way = stash.under_way.each(lambda values: values[None]) if stash.under_way else None
+    return Stash(at_peak, at_loss, under_way)
 
 
 @dataclass(frozen=True)

@@ -46,6 +46,39 @@ class Held:
 
 
 @dataclass(frozen=True)
+class Steps:
+    """The steps of a split backward on each chunk, (..., chunks): 1 for the one under way; or the bytes each needs."""
+
+    input_grad: FloatArray
+    weight_grad: FloatArray
+    """But for the first of a chunk, whose gradients are added to nothing."""
+    first_weight_grad: FloatArray
+
+    def bytes_of(self, one: Steps) -> FloatArray:
+        """(...,): `one` has the bytes of each."""
+        return np.asarray(sum(np.sum(getattr(self, f.name) * getattr(one, f.name), axis=-1) for f in fields(Steps)))
+
+    @property
+    def any(self) -> FloatArray:
+        """(...,): whether one is under way."""
+        return np.asarray((self.input_grad + self.weight_grad + self.first_weight_grad).sum(axis=-1))
+
+    def each(self, change: Callable[[FloatArray], FloatArray]) -> Steps:
+        """Every array changed alike."""
+        return Steps(change(self.input_grad), change(self.weight_grad), change(self.first_weight_grad))
+
+
+@dataclass(frozen=True)
+class Work:
+    """Bytes that the actions of each rank work with beside what is held."""
+
+    steps: Steps
+    """(ranks, chunks)"""
+    other: FloatArray
+    """A whole backward, (ranks,)."""
+
+
+@dataclass(frozen=True)
 class Stash:
     """What the ranks of a plan hold at the moments that count."""
 
@@ -53,22 +86,32 @@ class Stash:
     """When a backward starts with the most in flight."""
     at_loss: Held
     """When the loss of a micro-batch is computed with the most in flight; ranks without the head: `at_peak`."""
+    under_way: Steps | None = None
+    """At the peak; None where the steps of a split backward are not told apart."""
 
 
-def stash_of(orders: Sequence[RankOrder], one: Held, in_work: FloatArray, head: FloatArray) -> Stash:
+def stash_of(
+    orders: Sequence[RankOrder], one: Held, in_work: FloatArray, head: FloatArray, work: Work | None = None
+) -> Stash:
     """What each rank holds of its chunks at its heaviest moments: (ranks, chunks) each.
 
-    `one`: bytes of a micro-batch. Of a chunk in its input gradient the share `in_work` still counts as alive. `head`: 1
-    for the chunk that has the head.
+    `one`: bytes of a micro-batch. Of a chunk in a step of its backward the share `in_work` still counts as alive.
+    `head`: 1 for the chunk that has the head. Without `work` every action works with the same.
     """
     ranks = range(len(orders))
-    rows = [_of_rank(orders[rank], _row(one, rank), in_work[rank], head[rank]) for rank in ranks]
-    peaks, losses = zip(*rows, strict=True)
-    return Stash(Held.stacked(peaks), Held.stacked(losses))
+    rows = [_of_rank(orders[rank], _row(one, rank), in_work[rank], head[rank], _work(work, rank)) for rank in ranks]
+    peaks, losses, steps = zip(*rows, strict=True)
+    names = [f.name for f in fields(Steps)]
+    under_way = Steps(*(np.stack([getattr(row, name) for row in steps]) for name in names)) if work else None
+    return Stash(Held.stacked(peaks), Held.stacked(losses), under_way)
 
 
 def _row(held: Held, rank: int) -> Held:
     return held.each(lambda values: values[rank])
+
+
+def _work(work: Work | None, rank: int) -> Work | None:
+    return Work(work.steps.each(lambda values: values[rank]), work.other[rank]) if work else None
 
 
 def share_in_work(layers: FloatArray, saved_bytes: FloatArray, waiting_bytes: FloatArray) -> FloatArray:
@@ -80,8 +123,10 @@ def share_in_work(layers: FloatArray, saved_bytes: FloatArray, waiting_bytes: Fl
     return np.where(waiting_bytes > saved_bytes, 1.0 / np.maximum(layers, 1.0), 1.0)
 
 
-def _of_rank(order: RankOrder, one: Held, in_work: FloatArray, head: FloatArray) -> tuple[Held, Held]:
-    """At the peak and at the loss, (chunks,)."""
+def _of_rank(
+    order: RankOrder, one: Held, in_work: FloatArray, head: FloatArray, work: Work | None
+) -> tuple[Held, Held, Steps]:
+    """At the peak and at the loss, and what is under way at the peak, (chunks,)."""
     kind, chunks = order.kind, len(one.alive)
     split = kind == Kind.INPUT_GRAD
     ends = (kind == Kind.BACKWARD) | split
@@ -89,16 +134,27 @@ def _of_rank(order: RankOrder, one: Held, in_work: FloatArray, head: FloatArray)
     waiting = _running(order, split.astype(np.int64) - (kind == Kind.WEIGHT_GRAD), chunks)
     sent = _running(order, split.astype(np.int64), chunks)
     now = _on_its_chunk(order, split.astype(np.int64), chunks)
-    working = now * in_work
-    # what an input gradient hands on is not there while it is computed
-    peak = _heaviest(Held(alive + working, waiting - working, sent - now), one)
+    made = _on_its_chunk(order, (kind == Kind.WEIGHT_GRAD).astype(np.int64), chunks) * (work is not None)
+    first = made * (made.cumsum(axis=0) == 1)
+    steps = Steps(now, made - first, first)
+    working = (now + made) * in_work
+    # what an input gradient hands on is not there while it is computed; at a weight gradient nothing has gone yet
+    held = Held(alive + working, waiting + made - working, sent - now)
+    highest = _heaviest(held, one, _needed(steps, work))
+    peak, under_way = held.each(lambda values: values[highest]), steps.each(lambda values: values[highest])
     # the backward of a chunk with the head begins at the loss: its micro-batch is still all there
     at_loss = np.flatnonzero(ends & (head[order.chunk] > 0))
     if not len(at_loss):
-        return peak, peak
+        return peak, peak, under_way
     one_more = _on_its_chunk(order, ends.astype(np.int64), chunks)
     before = Held(alive + one_more, waiting - now, sent - now).each(lambda values: values[at_loss])
-    return peak, _heaviest(before, one)
+    loss = _heaviest(before, one)
+    return peak, before.each(lambda values: values[loss]), under_way
+
+
+def _needed(steps: Steps, work: Work | None) -> FloatArray | float:
+    """Bytes that each action works with, (actions,)."""
+    return 0.0 if work is None else np.where(steps.any > 0, steps.bytes_of(work.steps), work.other)
 
 
 def _on_its_chunk(order: RankOrder, values: IntArray, chunks: int) -> FloatArray:
@@ -114,7 +170,6 @@ def _running(order: RankOrder, change: IntArray, chunks: int) -> FloatArray:
     return changes.cumsum(axis=0) if change.any() else changes
 
 
-def _heaviest(held: Held, one: Held) -> Held:
-    """The first of the moments, the first axis, at which a rank holds the most: (chunks,)."""
-    highest = int(np.argmax(held.bytes_of(one)))
-    return held.each(lambda values: values[highest])
+def _heaviest(held: Held, one: Held, beside: FloatArray | float = 0.0) -> int:
+    """The first of the moments, the first axis, at which a rank holds the most, with what there is beside."""
+    return int(np.argmax(held.bytes_of(one) + beside))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ppadvisor import schedules
-from ppadvisor.engine.memory_waiting import waiting_per_layer
+from ppadvisor.engine.memory_waiting import waiting_per_chunk
 from ppadvisor.engine.pipeline import MOST_ACTIONS, pipeline_of
 from ppadvisor.engine.problem import Problem
 from ppadvisor.engine.recomputation import saved_per_chunk
@@ -153,7 +153,7 @@ def timeline_of_plan(problem: Problem, plan: PlanSpec) -> Timeline:
         raise InputError(f"a timeline of so many actions is too large for a plan; allowed: {MOST_ACTIONS:,}")
     placement = pipeline.schedule.placement(plan.pipeline_parallel, plan.virtual_stages)
     saved = saved_per_chunk(pipeline.inputs)[0]
-    waiting = pipeline.inputs.per_chunk(waiting_per_layer(pipeline.inputs))[0]
+    waiting = waiting_per_chunk(pipeline.inputs)[0]
     ranks = rank_timelines(orders, placement, result, saved, waiting)
     return _timeline(pipeline.schedule, plan.num_microbatches, plan.virtual_stages, result, ranks, plan=plan)
 

@@ -6,6 +6,8 @@ from ppadvisor.frameworks.profile import Spread, Tensor, When
 from ppadvisor.specs.model import LayerKind, ModelSpec, MoeSpec
 from ppadvisor.specs.training import TrainingSpec
 
+NORM_GRADIENTS = "gradients of the norms' outputs"
+
 
 def output_gradients(
     model: ModelSpec, training: TrainingSpec, kind: LayerKind, *, gathered: bool = False
@@ -29,7 +31,7 @@ def output_gradients(
     return (
         *_attention_gradients(model, element, spread),
         Tensor("gradients of the residual stream", element * h * outputs, spread),
-        Tensor("gradients of the norms' outputs", element * h * model.norms_per_layer, Spread.SEQUENCE),
+        Tensor(NORM_GRADIENTS, element * h * model.norms_per_layer, Spread.SEQUENCE),
         *feed_forward,
     )
 
@@ -78,6 +80,34 @@ def _expert_gradients(model: ModelSpec, moe: MoeSpec, element: int, gates: int, 
         shared = moe.num_shared_experts * moe.shared_expert_ffn_hidden_size
         tensors.append(Tensor("gradients of the shared experts", gates * element * shared, Spread.TENSOR))
     return tensors
+
+
+def input_step_work(
+    model: ModelSpec, training: TrainingSpec, kind: LayerKind, *, gathered: bool = False
+) -> tuple[tuple[Tensor, ...], ...]:
+    """The worst moments of torch's step for the input gradient, with what has been put aside by then.
+
+    At its end, all but the first norm's gradient: those of the input by q, k and v are added up, three alive at once,
+    beside the residual stream's unless that is put aside itself; with written-out scores earlier, at these. In experts
+    those of their input are, in front of attention. Counted on torch 2.13, `verify --memory`.
+    """
+    h, element = model.hidden_size, training.activation_bytes
+    spread = Spread.WHOLE if gathered else Spread.SEQUENCE
+    aside = output_gradients(model, training, kind, gathered=gathered)
+    first_norm = Tensor(NORM_GRADIENTS, element * h * (model.norms_per_layer - 1), Spread.SEQUENCE)
+    moment = [first_norm if tensor.name == NORM_GRADIENTS else tensor for tensor in aside]
+    if training.attention == "flash":
+        moment.append(Tensor("three gradients of an attention's input", 3 * element * h, spread))
+    else:
+        moment += _score_work(model, training)
+    if training.dropout or gathered:
+        when = When.ALWAYS if training.dropout else When.SEQUENCE_PARALLEL
+        moment.append(Tensor("residual gradient", element * h, Spread.SEQUENCE, when))
+    if not (kind.moe and model.moe and model.gated_mlp):
+        return (tuple(moment),)
+    inner = (tensor for tensor in aside if not tensor.attention_share and tensor.name != NORM_GRADIENTS)
+    rows = Tensor("three gradients of the experts' input", 3 * element * h, Spread.EXPERT_TOKENS)
+    return tuple(moment), (*inner, rows)
 
 
 def backward_work(model: ModelSpec, training: TrainingSpec, kind: LayerKind) -> tuple[Tensor, ...]:

@@ -172,6 +172,9 @@ class FrameworkProfile:
     """A receive buffer for each of the m micro-batches and each neighbour, kept for good (torch's engine)."""
     keeps_input_gradients: bool = False
     """What the first part of a split backward hands on stays to the end of the step (torch's engine)."""
+    input_step_work: Callable[[ModelSpec, TrainingSpec, LayerKind], tuple[tuple[Tensor, ...], ...]] | None = None
+    """What is alive at the worst moments of the first part of a layer's split backward, if that frees nothing: with
+    what it has put aside by then."""
     whole_backward_on_first: bool = False
     """On the model's first stage the first part of a split backward does nothing, the second all (torch's engine)."""
 

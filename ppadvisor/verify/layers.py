@@ -217,7 +217,6 @@ class Layer(torch.nn.Module):  # type: ignore[misc]
         super().__init__()
         h, self.dropout, self.parallel = model.hidden_size, training.dropout, model.parallel_block
         t, self.ways = shard.tensor, shard.sequence_ways
-        self.norms = torch.nn.ModuleList(Norm(model.normalization, h) for _ in range(model.norms_per_layer))
         if model.mla:
             self.attention = LatentAttention(model, model.mla, training, t)
         else:
@@ -226,6 +225,8 @@ class Layer(torch.nn.Module):  # type: ignore[misc]
             self.feed_forward = Experts(model, model.moe, shard)
         else:
             self.feed_forward = FeedForward(h, model.ffn_hidden_size // t, model.gated_mlp)
+        # last, as in torchtitan's TransformerBlock: in this order a split backward makes the weights' gradients
+        self.norms = torch.nn.ModuleList(Norm(model.normalization, h) for _ in range(model.norms_per_layer))
 
     def forward(self, x: Any) -> Any:
         before, norms = x, self.norms

@@ -72,7 +72,8 @@ def saved_peaks(pipeline: Pipeline) -> list[float]:
     one = Held(saved, saved, np.zeros_like(saved))
     assert pipeline.orders is not None
     stash = stash_of(pipeline.orders, one, np.zeros_like(saved), inputs.stages.chunk_head[0])
-    most = replace(inputs, stash=Stash(*(held.each(lambda values: values[None]) for held in (stash.at_peak,) * 2)))
+    peak = stash.at_peak.each(lambda values: values[None])
+    most = replace(inputs, stash=Stash(peak, peak))
     return [float(peak) for peak in predicted_parts(most)[SAVED].max(axis=1)]
 
 

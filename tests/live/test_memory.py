@@ -29,7 +29,13 @@ pytestmark = [
     pytest.mark.torch,
     pytest.mark.skipif(not torch.__version__.startswith("2.13."), reason="compares with torch 2.13"),
 ]
-SHORT = ("llama-3-8b gpipe", "llama-3-8b interleaved-zero-bubble", "deepseek-v2-lite dualpipev", "mixtral-8x7b zb-v")
+SHORT = (
+    "llama-3-8b gpipe",
+    "llama-3-8b interleaved-zero-bubble",
+    "llama-3-70b zb-v",
+    "deepseek-v2-lite dualpipev",
+    "mixtral-8x7b zb-v",
+)
 """Rows that are run again; all of them by `python -m tests.live.recount_memory`, in some minutes."""
 SMALL = "--model gpt2-124m --gpu a100-sxm-80gb --gpus 2 --seq-len 1024 --global-batch 8 --pp 2 --tp 1 --dp 1"
 T, H, WAYS = 2 * 32, 64, 4

@@ -10,7 +10,13 @@ dropout and 32 without, Llama-3-8B layer 41 s b h (gate, up, activated gate and 
 
 from __future__ import annotations
 
-from ppadvisor.frameworks.gradients import freed_tail, last_product_work, output_gradients, plain_backward_work
+from ppadvisor.frameworks.gradients import (
+    freed_tail,
+    input_step_work,
+    last_product_work,
+    output_gradients,
+    plain_backward_work,
+)
 from ppadvisor.frameworks.profile import FrameworkProfile, Tensor
 from ppadvisor.frameworks.rules import COMMON_RULES
 from ppadvisor.frameworks.tensors import LOSSES, layer_tensors
@@ -52,4 +58,5 @@ PROFILE = FrameworkProfile(
     dummy_weight_gradients=False,
     frees_sent_outputs=False,
     freed_tail=freed_tail,
+    input_step_work=input_step_work,
 )

@@ -5,7 +5,15 @@ Source: torch 2.13, torch/distributed/pipelining/schedules.py (constraints: its 
 
 from __future__ import annotations
 
-from ppadvisor.frameworks.gradients import freed_tail, last_product_work, output_gradients, plain_backward_work
+from functools import partial
+
+from ppadvisor.frameworks.gradients import (
+    freed_tail,
+    input_step_work,
+    last_product_work,
+    output_gradients,
+    plain_backward_work,
+)
 from ppadvisor.frameworks.profile import FrameworkProfile, Tensor
 from ppadvisor.frameworks.tensors import LOSSES, layer_tensors
 from ppadvisor.frameworks.torchtitan.rules import RULES
@@ -60,6 +68,7 @@ PROFILE = FrameworkProfile(
     keeps_input_gradients=True,
     # both are loops with the output in a variable: pipelining/schedules.py:900-925, 1049-1143
     holds_logits=("gpipe", "1f1b"),
+    input_step_work=partial(input_step_work, gathered=True),
     whole_backward_on_first=True,
     recompute_modules=("core_attn",),
     recompute_methods=("block",),

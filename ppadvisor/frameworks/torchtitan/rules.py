@@ -70,7 +70,22 @@ def _split_recompute(_: ModelSpec, __: TrainingSpec, plans: PlanTable) -> BoolAr
 def _split_recompute_message(_: ModelSpec, __: TrainingSpec, plan: PlanSpec) -> str:
     return (
         f"{plan.schedule} splits the backward, and torch then repeats a recomputed layer once for its input gradient "
-        "and once for each parameter group: not worth running"
+        "and once for each group of weights, 9 in a Llama layer, and keeps of every repeat what no weight gradient "
+        "reads till the stage is done: it runs, but takes several times as long, and is not priced"
+    )
+
+
+def _empty(_: ModelSpec, __: TrainingSpec, plans: PlanTable) -> BoolArray:
+    """A stage between the first and the last without layers has no parameters, which no optimizer of torch's takes."""
+    empty = np.array([0 in split[1:-1] for split in plans.splits], dtype=np.bool_)
+    return np.asarray(empty[plans.split])
+
+
+def _empty_message(_: ModelSpec, __: TrainingSpec, plan: PlanSpec) -> str:
+    stage = plan.layers_per_chunk.index(0, 1)
+    return (
+        f"stage {stage} has no layers, and torchtitan makes an optimizer of each stage's parameters: torch refuses one "
+        "without any (ValueError: optimizer got an empty parameter list); only the first and the last may have none"
     )
 
 
@@ -111,5 +126,6 @@ RULES: tuple[Rule, ...] = (
     Rule("torch_1f1b_microbatches", _too_few, _too_few_message),
     Rule("torch_interleaved_microbatches", _rounds, _rounds_message),
     Rule("torchtitan_key_value_heads", _groups, _groups_message),
+    Rule("torchtitan_empty_stage", _empty, _empty_message),
     Rule("torch_split_backward_recompute", _split_recompute, _split_recompute_message),
 )
