@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from ppadvisor import schedules
 from ppadvisor.engine.communication import handoffs, tensor_parallel_bytes
 from ppadvisor.engine.flops import megatron_flops_per_token
-from ppadvisor.engine.inputs import FloatArray, PlanInputs, layouts_of
+from ppadvisor.engine.inputs import FloatArray, PlanInputs, Sizes, layouts_of, sizes_of
 from ppadvisor.engine.memory import memory_table
 from ppadvisor.engine.memory_axes import MOMENTS
 from ppadvisor.engine.partition import look_sizes
@@ -44,6 +44,11 @@ class EstimateTable:
     verdict: NDArray[np.int64]
     """Index into VERDICTS."""
 
+    def put(self, rows: NDArray[np.int64], found: EstimateTable) -> None:
+        """Set some rows to those of another table."""
+        for name, values in vars(found).items():
+            getattr(self, name)[rows] = values
+
 
 def verdict_of(peak: FloatArray, conservative: FloatArray, capacity: float, margin: float) -> NDArray[np.int64]:
     """Index into VERDICTS of each plan.
@@ -55,36 +60,39 @@ def verdict_of(peak: FloatArray, conservative: FloatArray, capacity: float, marg
     return 2 - passed
 
 
-def evaluate(problem: Problem, plans: PlanTable, *, margin: float) -> EstimateTable:
-    """Estimate every plan of a table from the stages that can bind, block by block."""
+def evaluate(problem: Problem, plans: PlanTable, *, margin: float, sizes: Sizes | None = None) -> EstimateTable:
+    """Estimate every plan of a table from the stages that can bind, block by block.
+
+    `sizes`: those of the plans, where they are known; what was worked out for them is not worked out again.
+    """
     whole = ("binding_stage", "verdict")
     columns = {
         f.name: np.zeros(len(plans), dtype=np.int64 if f.name in whole else float) for f in fields(EstimateTable)
     }
     result = EstimateTable(**columns)
-    for rows in _blocks(problem, plans):
-        block = _evaluate_block(problem, plans.take(rows), margin)
-        for name, values in vars(block).items():
-            getattr(result, name)[rows] = values
+    for rows, inputs in _blocks(problem, plans, sizes):
+        result.put(rows, _evaluate_block(inputs, margin))
     return result
 
 
-def verdicts(problem: Problem, plans: PlanTable, *, margin: float) -> NDArray[np.int64]:
+def verdicts(problem: Problem, plans: PlanTable, *, margin: float, sizes: Sizes | None = None) -> NDArray[np.int64]:
     """The verdicts of `evaluate` alone: memory, no time."""
     result = np.zeros(len(plans), dtype=np.int64)
-    for rows in _blocks(problem, plans):
-        inputs = PlanInputs.of(problem, plans.take(rows), every_stage=False).by_size()
+    for rows, inputs in _blocks(problem, plans, sizes):
         memory = memory_table(inputs, keep_terms=False)
         capacity = problem.cluster.gpu.memory_bytes
         result[rows] = verdict_of(memory.total.max(axis=1), memory.high.max(axis=1), capacity, margin)
     return result
 
 
-def _blocks(problem: Problem, plans: PlanTable) -> Iterator[NDArray[np.int64]]:
-    """The rows of a table, BLOCK_ROWS at most at a time."""
+def _blocks(problem: Problem, plans: PlanTable, sizes: Sizes | None) -> Iterator[tuple[NDArray[np.int64], PlanInputs]]:
+    """The rows of a table, BLOCK_ROWS at most at a time, and their inputs."""
+    distinct, size = sizes or sizes_of(problem, plans)
     for alike in _alike_in_size(problem, plans):
         for start in range(0, len(alike), BLOCK_ROWS):
-            yield alike[start : start + BLOCK_ROWS]
+            rows = alike[start : start + BLOCK_ROWS]
+            inputs = PlanInputs.of(problem, plans.take(rows), every_stage=False)
+            yield rows, inputs.with_sizes((distinct, size[rows]))
 
 
 def _alike_in_size(problem: Problem, plans: PlanTable) -> list[NDArray[np.int64]]:
@@ -99,10 +107,9 @@ def _alike_in_size(problem: Problem, plans: PlanTable) -> list[NDArray[np.int64]
     return [np.flatnonzero(number == index) for index in range(len(set(alike)))]
 
 
-def _evaluate_block(problem: Problem, plans: PlanTable, margin: float) -> EstimateTable:
-    inputs = PlanInputs.of(problem, plans, every_stage=False).by_size()
+def _evaluate_block(inputs: PlanInputs, margin: float) -> EstimateTable:
     memory = memory_table(inputs, keep_terms=False)
-    times = stage_times(inputs)
+    times = stage_times(inputs, by_part=False)
     step = step_times(inputs, times, pipeline_s(inputs, totals_of(inputs, times, links=True)))
     binding = np.argmax(memory.total, axis=1)
     peak, conservative = memory.total.max(axis=1), memory.high.max(axis=1)
@@ -112,7 +119,7 @@ def _evaluate_block(problem: Problem, plans: PlanTable, margin: float) -> Estima
         peak,
         conservative,
         np.take_along_axis(inputs.stages.first_stage, binding[:, None], axis=1)[:, 0],
-        verdict_of(peak, conservative, problem.cluster.gpu.memory_bytes, margin),
+        verdict_of(peak, conservative, inputs.problem.cluster.gpu.memory_bytes, margin),
     )
 
 

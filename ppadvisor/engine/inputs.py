@@ -25,7 +25,7 @@ from ppadvisor.engine.stash import Stash
 from ppadvisor.frameworks.profile import Spread, Tensor, When
 from ppadvisor.schedules.base import Schedule
 from ppadvisor.specs.model import LayerKind
-from ppadvisor.specs.plan import PlanTable
+from ppadvisor.specs.plan import PlanTable, distinct_values
 
 FloatArray = NDArray[np.float64]
 NumberT = TypeVar("NumberT", bound=np.generic)
@@ -68,14 +68,12 @@ def layout_of(schedule_id: str, split: Split, virtual_stages: int) -> Layout:
 def layouts_of(plans: PlanTable) -> tuple[list[Layout], NDArray[np.int64]]:
     """The distinct layouts of a table, and which of them each plan has."""
     most_v, schedules_ = int(plans.virtual_stages.max(initial=0)) + 1, len(plans.schedule_names)
-    used, row = np.unique(
-        (plans.split * schedules_ + plans.schedule) * most_v + plans.virtual_stages, return_inverse=True
-    )
+    used, row = distinct_values((plans.split * schedules_ + plans.schedule) * most_v + plans.virtual_stages)
     of_schedule, v = np.divmod(used, most_v)
     split, schedule = np.divmod(of_schedule, schedules_)
     named = zip(schedule.tolist(), split.tolist(), v.tolist(), strict=True)
     layouts = [layout_of(plans.schedule_names[index], plans.splits[one], chunks) for index, one, chunks in named]
-    return layouts, row.astype(np.int64)
+    return layouts, row
 
 
 @dataclass(frozen=True)
@@ -88,7 +86,7 @@ class PlanInputs:
     stash: Stash | None = None
     """What each chunk holds, (plans, stages, chunks) in its arrays, read off the order of work itself; None: the
     schedules' closed forms, every chunk alike, and nothing told apart that waits for its weight gradient."""
-    sizes: tuple[PlanInputs, NDArray[np.int64]] | None = None
+    sizes: Sizes | None = None
     """The distinct sizes of these plans, without stages, and which of them each plan has; None: not told apart."""
     known: dict[tuple[Any, ...], Any] = field(default_factory=dict, init=False, repr=False, compare=False)
     """What functions that several terms share have answered, see `remembered`."""
@@ -100,12 +98,9 @@ class PlanInputs:
         stages = stages_of(problem.model, layouts, every_stage=every_stage)
         return PlanInputs(problem, plans, stages if len(plans) == 1 else stages.take(row))
 
-    def by_size(self) -> PlanInputs:
-        """The same, with what hangs on the sizes alone (see `once_per_size`) worked out once for each of them."""
-        first, row = self.plans.distinct_sizes()
-        nothing = np.zeros((0, 0), dtype=np.int64)
-        none = Stages(nothing, nothing, *(np.zeros((0,) * axes) for axes in (3, 4, 3, 3, 3, 3, 1, 1)))
-        return replace(self, sizes=(PlanInputs(self.problem, self.plans.take(first), none), row))
+    def with_sizes(self, sizes: Sizes) -> PlanInputs:
+        """The same, with what hangs on the sizes alone (see `once_per_size`) looked up at those of `sizes_of`."""
+        return replace(self, sizes=sizes)
 
     @cached_property
     def kinds(self) -> tuple[LayerKind, ...]:
@@ -301,6 +296,18 @@ class PlanInputs:
         return np.ones(len(self.plans), dtype=np.bool_)
 
 
+Sizes = tuple[PlanInputs, NDArray[np.int64]]
+"""The distinct sizes of some plans, without stages, and which of them each plan has."""
+
+
+def sizes_of(problem: Problem, plans: PlanTable) -> Sizes:
+    """The sizes of a table of plans, for `PlanInputs.with_sizes`."""
+    first, row = plans.distinct_sizes()
+    nothing = np.zeros((0, 0), dtype=np.int64)
+    none = Stages(nothing, nothing, *(np.zeros((0,) * axes) for axes in (3, 4, 3, 3, 3, 3, 1, 1)))
+    return PlanInputs(problem, plans.take(first), none), row
+
+
 def remembered(function: Callable[Concatenate[PlanInputs, P], T]) -> Callable[Concatenate[PlanInputs, P], T]:
     """A function of the inputs that several terms share: worked out once for each table and arguments."""
 
@@ -317,15 +324,17 @@ def remembered(function: Callable[Concatenate[PlanInputs, P], T]) -> Callable[Co
 def once_per_size(function: Callable[Concatenate[PlanInputs, P], T]) -> Callable[Concatenate[PlanInputs, P], T]:
     """A function of the plans' sizes alone, not of their stages, schedule or recomputation: worked out for each size.
 
-    It returns arrays that begin with the axis of the plans, alone or in tuples, mappings and records.
+    Once, however many tables share the sizes. It returns arrays that begin with the axis of the plans, alone or in
+    tuples, mappings and records.
     """
+    of_sizes = remembered(function)
 
     @wraps(function)
     def for_every_plan(inputs: PlanInputs, /, *args: P.args, **kwargs: P.kwargs) -> T:
         if inputs.sizes is None:
-            return function(inputs, *args, **kwargs)
+            return of_sizes(inputs, *args, **kwargs)
         sizes, row = inputs.sizes
-        return cast(T, _spread(function(sizes, *args, **kwargs), row))
+        return cast(T, _spread(of_sizes(sizes, *args, **kwargs), row))
 
     return for_every_plan
 

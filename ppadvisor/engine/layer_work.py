@@ -12,7 +12,14 @@ from ppadvisor.engine.inputs import FloatArray, PlanInputs, by_kind, once_per_si
 from ppadvisor.engine.memory_axes import NOTHING, Term, at
 from ppadvisor.engine.memory_states import gathered_bytes_per_parameter
 from ppadvisor.engine.parameters import layer_weights
-from ppadvisor.engine.recomputation import drops, group_layers, layer_input_bytes, layer_saved, rows_by_choice
+from ppadvisor.engine.recomputation import (
+    drops,
+    group_layers,
+    layer_input_bytes,
+    layer_saved,
+    rows_by_choice,
+    under_own_choice,
+)
 from ppadvisor.frameworks.profile import Tensor
 from ppadvisor.specs.model import LayerKind
 from ppadvisor.specs.recomputation import NONE, Recomputation
@@ -43,25 +50,20 @@ def recomputed_layer_bytes(inputs: PlanInputs) -> Term:
 @remembered
 def halves_in_work(inputs: PlanInputs) -> tuple[FloatArray, FloatArray]:
     """(made again by selective recomputation, in work) of the half that needs more together, (plans, kinds) each."""
-    of_choices = [(rows, _halves_in_work(inputs, choice)) for choice, rows in rows_by_choice(inputs)]
-    if len(of_choices) == 1:
-        return of_choices[0][1]
-    repeated, in_work = (np.zeros((len(inputs.plans), len(inputs.kinds)), order="F") for _ in range(2))
-    for rows, (of_made, of_work) in of_choices:
-        repeated[rows], in_work[rows] = of_made[rows], of_work[rows]
-    return repeated, in_work
+    both = under_own_choice(inputs, _halves_in_work)
+    return both[:, : len(inputs.kinds)], both[:, len(inputs.kinds) :]
 
 
 @once_per_size
-def _halves_in_work(inputs: PlanInputs, choice: Recomputation) -> tuple[FloatArray, FloatArray]:
-    """The same under one recomputation."""
+def _halves_in_work(inputs: PlanInputs, choice: Recomputation) -> FloatArray:
+    """The same under one recomputation, one beside the other, (plans, 2 kinds)."""
     repeated, in_work = [], []
     for kind in inputs.kinds:
         made, work = repeated_by_half(inputs, kind, choice), work_by_half(inputs, kind, choice)
         half = half_that_needs_more(made, work)
         repeated.append(np.choose(half, made))
         in_work.append(np.choose(half, work))
-    return by_kind(repeated), by_kind(in_work)
+    return by_kind([*repeated, *in_work])
 
 
 def half_that_needs_more(made: Halves, work: Halves) -> NDArray[np.int64]:

@@ -40,7 +40,7 @@ from ppadvisor.engine.memory_states import (
     whole_gradients_bytes,
 )
 from ppadvisor.engine.memory_waiting import sent_gradients_bytes, waiting_activations_bytes, waiting_head_bytes
-from ppadvisor.engine.recomputation import drops, group_layers, recomputed_share, rows_by_choice
+from ppadvisor.engine.recomputation import drops, group_layers, recomputed_share, under_own_choice
 from ppadvisor.engine.split_work import layer_backward_work_bytes, loss_bytes
 from ppadvisor.specs.assumptions import Assumption
 from ppadvisor.specs.recomputation import NONE, Recomputation
@@ -190,10 +190,7 @@ def _dispatched_bytes(inputs: PlanInputs) -> FloatArray:
     if inputs.problem.model.moe is None:
         return np.zeros(inputs.stages.count.shape)
     whole = _dispatched_per_layer(inputs, NONE)
-    kept = whole.copy(order="F")
-    for choice, rows in rows_by_choice(inputs):
-        if choice.kind == "selective":
-            kept[rows] = _dispatched_per_layer(inputs, choice)[rows]
+    kept = under_own_choice(inputs, _dispatched_per_layer)
     full = inputs.plans.recomputed_fully()[:, None]
     again = np.where(full, inputs.largest_layer(whole) * group_layers(inputs), inputs.largest_layer(whole - kept))
     of_chunks = inputs.per_chunk(kept) * (1.0 - recomputed_share(inputs)) * inputs.chunk_in_flight

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,25 @@ def rows_by_choice(inputs: PlanInputs) -> Iterator[tuple[Recomputation, IntArray
 def drops(choice: Recomputation, tensor: Tensor) -> bool:
     """Whether selective recomputation makes the tensor again."""
     return choice.kind == "selective" and not set(tensor.modules).isdisjoint(choice.modules)
+
+
+def under_own_choice(inputs: PlanInputs, of_choice: Callable[[PlanInputs, Recomputation], FloatArray]) -> FloatArray:
+    """What a function of sizes and a recomputation gives for each plan under its own, arrays that begin with (plans,).
+
+    The function must not ask for the number of layers: it is called once for each kind of recomputation and modules.
+    """
+    chosen = np.bincount(inputs.plans.recompute, minlength=len(inputs.plans.recomputations))
+    first: dict[tuple[str, tuple[str, ...]], Recomputation] = {}
+    place = np.zeros(len(chosen), dtype=np.int64)
+    for index in np.flatnonzero(chosen).tolist():
+        choice = inputs.plans.recomputations[index]
+        first.setdefault((choice.kind, choice.modules), choice)
+        place[index] = list(first).index((choice.kind, choice.modules))
+    if len(first) == 1:
+        return of_choice(inputs, *first.values())
+    distinct, row = inputs.sizes or (inputs, np.arange(len(inputs.plans)))
+    made = np.concatenate([of_choice(distinct, choice) for choice in first.values()])
+    return of_rows(made, place[inputs.plans.recompute] * len(distinct.plans) + row)
 
 
 @remembered
@@ -51,14 +70,7 @@ def saved_per_layer(inputs: PlanInputs) -> FloatArray:
 
     Under full recomputation those of a layer that is recomputed.
     """
-    saved = np.zeros((len(inputs.plans), len(inputs.kinds)), order="F")
-    made: dict[tuple[str, tuple[str, ...]], FloatArray] = {}
-    for choice, rows in rows_by_choice(inputs):
-        key = (choice.kind, choice.modules)
-        if key not in made:
-            made[key] = layer_saved(inputs, choice)
-        saved[rows] = made[key][rows]
-    return saved
+    return under_own_choice(inputs, layer_saved)
 
 
 @remembered

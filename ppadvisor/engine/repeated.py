@@ -12,6 +12,7 @@ from ppadvisor.engine.inputs import FloatArray, PlanInputs
 from ppadvisor.engine.parameters import Shard, Weight, layer_weights
 from ppadvisor.engine.recomputation import recomputed_share, rows_by_choice
 from ppadvisor.specs.model import LayerKind, ModelSpec
+from ppadvisor.specs.recomputation import Recomputation
 
 LINEARS: dict[str, tuple[str, ...]] = {
     "mlp": ("mlp_",),
@@ -52,16 +53,13 @@ def repeated_forward_s(
     return seconds
 
 
-def repeated_s(inputs: PlanInputs, kind: LayerKind, parts: Mapping[str, Pass]) -> FloatArray:
+def repeated_s(inputs: PlanInputs, kind: LayerKind, choice: Recomputation, parts: Mapping[str, Pass]) -> FloatArray:
     """Seconds that a recomputed layer of this kind repeats, (plans,): `parts` are its passes without it."""
-    whole = sum((part.forward for part in parts.values()), np.zeros(len(inputs.plans)))
-    repeated = np.zeros(len(inputs.plans))
-    for choice, rows in rows_by_choice(inputs):
-        if choice.kind == "full":
-            repeated[rows] = whole[rows]
-        elif choice.kind == "selective":
-            repeated[rows] = repeated_forward_s(inputs, kind, choice.modules, parts)[rows]
-    return repeated
+    if choice.kind == "full":
+        return sum((part.forward for part in parts.values()), np.zeros(len(inputs.plans)))
+    if choice.kind == "selective":
+        return repeated_forward_s(inputs, kind, choice.modules, parts)
+    return np.zeros(len(inputs.plans))
 
 
 def repeating_share(inputs: PlanInputs) -> FloatArray:

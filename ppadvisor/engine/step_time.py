@@ -27,9 +27,11 @@ from ppadvisor.engine.memory_states import (
     main_gradient_bytes_per_parameter,
     optimizer_bytes_per_parameter,
 )
+from ppadvisor.engine.recomputation import under_own_choice
 from ppadvisor.engine.repeated import repeated_s, repeating_share
 from ppadvisor.schedules.base import ChunkTotals
 from ppadvisor.specs.model import LayerKind
+from ppadvisor.specs.recomputation import Recomputation
 
 IntArray = NDArray[np.int64]
 
@@ -53,35 +55,62 @@ class StageTimes:
 
 def layer_passes(inputs: PlanInputs, kind: LayerKind, messages: bool = True) -> dict[str, Pass]:
     """The work of one layer of this kind by part, (plans,); without messages what ranks of a stage send is free."""
-    parts, nothing = _plain_passes(inputs, kind), np.zeros(len(inputs.plans))
-    if not messages:
-        parts = {name: one if name == "compute" else Pass(nothing, nothing) for name, one in parts.items()}
-    return parts | {"recompute": Pass(np.zeros(len(inputs.plans)), repeated_s(inputs, kind, parts))}
+    return plain_passes(inputs, kind, messages) | {"recompute": _repeated(inputs, kind, messages)}
 
 
 @once_per_size
-def _plain_passes(inputs: PlanInputs, kind: LayerKind) -> dict[str, Pass]:
-    return {
+def plain_passes(inputs: PlanInputs, kind: LayerKind, messages: bool = True) -> dict[str, Pass]:
+    """The work of one layer of this kind by part, nothing recomputed, (plans,)."""
+    parts = {
         "compute": layer_compute(inputs, kind),
         "tensor_parallel": tensor_parallel_pass(inputs, kind),
         "context_parallel": context_parallel_pass(inputs),
         "expert_parallel": expert_parallel_pass(inputs, kind),
     }
+    nothing = Pass(np.zeros(len(inputs.plans)), np.zeros(len(inputs.plans)))
+    return {name: one if messages or name == "compute" else nothing for name, one in parts.items()}
 
 
-def stage_times(inputs: PlanInputs, *, messages: bool = True) -> StageTimes:
-    """Forward and backward of every stage from its layers, the embedding and the head; messages as `layer_passes`."""
-    per_kind = [layer_passes(inputs, kind, messages) for kind in inputs.kinds]
+@once_per_size
+def plain_pass(inputs: PlanInputs, kind: LayerKind) -> Pass:
+    """The same with its parts together."""
+    parts = plain_passes(inputs, kind)
+    forward, backward = ([getattr(part, name) for part in parts.values()] for name in ("forward", "backward"))
+    return Pass(sum(forward[1:], forward[0]), sum(backward[1:], backward[0]), parts["compute"].weight_grad)
+
+
+def _repeated(inputs: PlanInputs, kind: LayerKind, messages: bool = True) -> Pass:
+    """What each plan's recomputation repeats, all in the backward."""
+
+    def under(sized: PlanInputs, choice: Recomputation) -> FloatArray:
+        return repeated_s(sized, kind, choice, plain_passes(sized, kind, messages))
+
+    return Pass(np.zeros(len(inputs.plans)), under_own_choice(inputs, under))
+
+
+def stage_times(inputs: PlanInputs, *, messages: bool = True, by_part: bool = True) -> StageTimes:
+    """Forward and backward of every stage from its layers, the embedding and the head; messages as `layer_passes`.
+
+    Without `by_part` all work but what is recomputed goes by the name of `compute`: a search asks for no more.
+    """
+    if by_part:
+        per_kind = [layer_passes(inputs, kind, messages) for kind in inputs.kinds]
+    else:
+        both = [(plain_pass(inputs, kind), _repeated(inputs, kind)) for kind in inputs.kinds]
+        per_kind = [{"compute": plain, "recompute": repeated} for plain, repeated in both]
     head, embedding = head_compute(inputs), embedding_compute(inputs)
     ends = (embedding, inputs.stages.chunk_embedding), (head, inputs.stages.chunk_head)
     forward = np.zeros_like(inputs.stages.chunk_head)
     backward, work = np.zeros_like(forward), {}
-    for part in WORK_PARTS:
+    for part in (name for name in WORK_PARTS if name in per_kind[0]):
         passes = [of_kind[part] for of_kind in per_kind]
-        part_forward = inputs.per_chunk(by_kind([one.forward for one in passes]))
         part_backward = inputs.per_chunk(by_kind([one.backward for one in passes]))
         if part == "recompute":
             part_backward = part_backward * repeating_share(inputs)
+            work[part] = inputs.stages.all_chunks(part_backward)
+            backward = backward + part_backward
+            continue
+        part_forward = inputs.per_chunk(by_kind([one.forward for one in passes]))
         if part == "compute":
             for end, where in ends:
                 part_forward = part_forward + end.forward[:, None, None] * where

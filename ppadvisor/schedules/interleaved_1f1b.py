@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ppadvisor.schedules.base import (
     Bounds,
@@ -43,12 +44,18 @@ def group_size(p: Ints, m: Ints) -> IntArray:
     """
     ranks, batches = np.broadcast_arrays(np.asarray(p, dtype=np.int64), np.asarray(m, dtype=np.int64))
     group: IntArray = np.minimum(ranks, batches)
-    while True:
-        left = batches % group
-        illegal = (left > 0) & (left < ranks)
-        if not illegal.any():
-            return group
-        group = np.where(illegal, group + 1, group)
+    all_ranks, all_batches, found = ranks.reshape(-1), batches.reshape(-1), group.reshape(-1)
+    open_ = np.flatnonzero(_leaves_too_few(all_batches, found, all_ranks))
+    while len(open_):
+        found[open_] += 1
+        open_ = open_[_leaves_too_few(all_batches[open_], found[open_], all_ranks[open_])]
+    return found.reshape(group.shape)
+
+
+def _leaves_too_few(m: IntArray, group: IntArray, p: IntArray) -> NDArray[np.bool_]:
+    """Where the last group is neither whole nor of p micro-batches at least."""
+    left = m % group
+    return (left > 0) & (left < p)
 
 
 def constraint(p: int, m: int, v: int) -> str | None:

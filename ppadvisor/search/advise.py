@@ -65,11 +65,9 @@ def _unused_pins(ranked: Ranked, pins: Pins) -> list[str]:
 def _faster_but_too_large(ranked: Ranked, first: PlanEstimate) -> str | None:
     """The fastest plan that twice the memory would admit, where memory alone keeps it from the first place."""
     estimates, limit = ranked.estimates, first.memory.limit_bytes
-    too_large = estimates.verdict != VERDICTS.index("fits")
-    within_reach = np.flatnonzero(too_large & (estimates.peak_bytes < 2 * limit))
-    if not len(within_reach):
+    row = ranked.decided.fastest_below(np.flatnonzero(estimates.verdict != VERDICTS.index("fits")), 2 * limit)
+    if row is None:
         return None
-    row = int(within_reach[np.argmin(estimates.step_time_s[within_reach])])
     faster = estimate_plan(ranked.problem, plan_of(ranked.plans, row), margin=limit / first.memory.capacity_bytes)
     gain = 1 - faster.time.step_time_s / first.time.step_time_s
     if gain < WORTH_SAYING:
@@ -124,6 +122,7 @@ def _deeper_at_same_m(ranked: Ranked, plan: PlanSpec) -> tuple[int, int] | None:
         return None
     stages = int(plans.pipeline_parallel[rows].min())
     rows = rows[plans.pipeline_parallel[rows] == stages]
+    ranked.decided.complete(rows)
     return int(rows[np.argmin(ranked.estimates.step_time_s[rows])]), stages
 
 

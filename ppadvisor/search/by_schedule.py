@@ -41,9 +41,8 @@ def _best(ranked: Ranked, shown: Sequence[PlanEstimate], index: int, margin: flo
     rows = ranked.order[ranked.plans.schedule[ranked.order] == index]
     for estimate in fitting_estimates(ranked, rows, 1, margin=margin):
         return ScheduleBest(schedule=name, estimate=estimate, note="fits", run_by=run_by)
-    legal = np.flatnonzero(ranked.plans.schedule == index)
-    if len(legal):
-        least = int(legal[np.argmin(ranked.estimates.peak_bytes[legal])])
+    least = ranked.decided.least_peak(np.flatnonzero(ranked.plans.schedule == index))
+    if least is not None:
         estimate = estimate_plan(ranked.problem, plan_of(ranked.plans, least), margin=margin)
         note = "fits" if estimate.memory.fits else miss_note(estimate)
         return ScheduleBest(schedule=name, estimate=estimate, note=note, run_by=run_by)

@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ppadvisor.engine.evaluate import VERDICTS, EstimateTable, evaluate, verdicts
+from ppadvisor.engine.evaluate import VERDICTS, EstimateTable, verdicts
 from ppadvisor.engine.problem import Problem
+from ppadvisor.search.decided import Decided, evaluated
 from ppadvisor.search.recomputations import largest_chunk
 from ppadvisor.specs.plan import IntArray, PlanTable, row_keys
 from ppadvisor.specs.recomputation import FULL, NONE, Recomputation
@@ -29,19 +30,13 @@ SOME_LAYERS = "full:block"
 
 
 @dataclass(frozen=True)
-class Found:
-    """Plans with their estimates."""
-
-    plans: PlanTable
-    estimates: EstimateTable
-
-
-@dataclass(frozen=True)
 class _Bracket:
     """For each plan a number of layers that does not fit, one that does, and how far both are from the limits."""
 
     plans: PlanTable
     """Whose recomputation is still open."""
+    size: IntArray
+    """Their sizes, among those of the whole search."""
     low: IntArray
     high: IntArray
     lack: FloatArray
@@ -50,7 +45,8 @@ class _Bracket:
     """(2, plans): the same at `high`, below zero."""
 
     def take(self, rows: IntArray | NDArray[np.bool_]) -> _Bracket:
-        return _Bracket(self.plans.take(rows), self.low[rows], self.high[rows], self.lack[:, rows], self.room[:, rows])
+        size, low, high = (values[rows] for values in (self.size, self.low, self.high))
+        return _Bracket(self.plans.take(rows), size, low, high, self.lack[:, rows], self.room[:, rows])
 
     def guess(self, turn: int) -> IntArray:
         """Along the chord, then one less than what fits, then half-way."""
@@ -62,27 +58,31 @@ class _Bracket:
         return np.asarray(np.clip(tried, self.low + 1, self.high - 1))
 
 
-def with_fewest_layers(problem: Problem, plans: PlanTable, estimates: EstimateTable, *, margin: float) -> Found | None:
+def with_fewest_layers(every: Decided) -> Decided | None:
     """Plans between `none` and `full`; None where the framework or the question has no such thing."""
+    problem, plans, margin = every.problem, every.plans, every.margin
     if "block" not in problem.framework.recompute_methods or not {NONE, FULL} <= set(plans.recomputations):
         return None
-    without, full = _pairs(plans, estimates)
+    distinct, size = every.sizes
+    without, full = _pairs(every)
     limits = _limits(problem, margin)
     held = largest_chunk(problem.model, plans)[plans.split[without]]
-    lack, room = (_beyond(estimates, rows, limits) for rows in (without, full))
-    bracket = _Bracket(plans.take(without), np.zeros_like(held), held, lack, room)
-    found: list[PlanTable] = []
+    lack, room = (_beyond(every.estimates, rows, limits) for rows in (without, full))
+    bracket = _Bracket(plans.take(without), size[without], np.zeros_like(held), held, lack, room)
+    found: list[tuple[PlanTable, IntArray]] = []
     turn = 0
     while True:
         bracket = bracket.take(bracket.high - bracket.low > 1)
         if not len(bracket.low):
-            fewest = _fewest(found) if found else None
-            return None if fewest is None else Found(fewest, evaluate(problem, fewest, margin=margin))
+            if not found:
+                return None
+            fewest, sizes = _fewest(found)
+            return evaluated(problem, fewest, margin=margin, sizes=(distinct, sizes))
         layers = bracket.guess(turn)
         tried = _with_layers(bracket.plans, layers)
-        fits = verdicts(problem, tried, margin=margin) == VERDICTS.index("fits")
+        fits = verdicts(problem, tried, margin=margin, sizes=(distinct, bracket.size)) == VERDICTS.index("fits")
         if fits.any():
-            found.append(tried.take(fits))
+            found.append((tried.take(fits), bracket.size[fits]))
         bracket = replace(bracket, low=np.where(fits, bracket.low, layers), high=np.where(fits, layers, bracket.high))
         turn += 1
 
@@ -98,20 +98,23 @@ def _beyond(estimates: EstimateTable, rows: IntArray, limits: tuple[float, float
     return np.stack([estimates.peak_bytes[rows] - limits[0], estimates.conservative_bytes[rows] - limits[1]])
 
 
-def _pairs(plans: PlanTable, estimates: EstimateTable) -> tuple[IntArray, IntArray]:
+def _pairs(every: Decided) -> tuple[IntArray, IntArray]:
     """Rows (without, full) that differ in recomputation alone, of which the first does not fit and the second does."""
+    plans, estimates = every.plans, every.estimates
     fits = estimates.verdict == VERDICTS.index("fits")
     times = np.sort(estimates.step_time_s[fits])
     slowest = times[min(WORTH_TRYING, len(times)) - 1] if len(times) else np.inf
     none, full = plans.recomputations.index(NONE), plans.recomputations.index(FULL)
-    without = np.flatnonzero((plans.recompute == none) & ~fits & (estimates.step_time_s < slowest))
     fully = np.flatnonzero((plans.recompute == full) & fits)
+    without = np.flatnonzero((plans.recompute == none) & ~fits & (every.least_steps_s < slowest))
     if not len(fully):
         return without[:0], fully
     key = _key(plans)
     fully = fully[np.argsort(key[fully])]
     partner = fully[np.minimum(np.searchsorted(key[fully], key[without]), len(fully) - 1)]
     same = key[partner] == key[without]
+    every.complete(without[same])
+    same &= estimates.step_time_s[without] < slowest
     return without[same], partner[same]
 
 
@@ -127,12 +130,14 @@ def _with_layers(plans: PlanTable, layers: IntArray) -> PlanTable:
     return replace(plans, recompute=index.astype(np.int64), recomputations=choices)
 
 
-def _fewest(found: list[PlanTable]) -> PlanTable:
-    """Of what was found for each plan the last, which recomputes the fewest layers."""
-    every = joined_tables(found)
+def _fewest(found: list[tuple[PlanTable, IntArray]]) -> tuple[PlanTable, IntArray]:
+    """Of what was found for each plan the last, which recomputes the fewest layers, and its size."""
+    tables, sizes = zip(*found, strict=True)
+    every = joined_tables(tables)
     key = _key(every)
     _, last = np.unique(key[::-1], return_index=True)
-    return every.take(np.sort(len(key) - 1 - last))
+    rows = np.sort(len(key) - 1 - last)
+    return every.take(rows), np.concatenate(sizes)[rows]
 
 
 def joined_tables(tables: Sequence[PlanTable]) -> PlanTable:
@@ -146,9 +151,13 @@ def joined_tables(tables: Sequence[PlanTable]) -> PlanTable:
     return replace(tables[0], **columns, recomputations=choices)
 
 
-def joined(parts: list[Found]) -> Found:
-    """The same of tables with their estimates."""
-    estimates = EstimateTable(
-        **{f.name: np.concatenate([getattr(p.estimates, f.name) for p in parts]) for f in fields(EstimateTable)}
+def joined(one: Decided, other: Decided) -> Decided:
+    """Two tables of the same question, and of the same sizes, as one."""
+    pairs = {f.name: (getattr(one.estimates, f.name), getattr(other.estimates, f.name)) for f in fields(EstimateTable)}
+    return replace(
+        one,
+        plans=joined_tables([one.plans, other.plans]),
+        estimates=EstimateTable(**{name: np.concatenate(pair) for name, pair in pairs.items()}),
+        sizes=(one.sizes[0], np.concatenate([one.sizes[1], other.sizes[1]])),
+        bounded=np.concatenate([one.bounded, other.bounded]),
     )
-    return Found(joined_tables([part.plans for part in parts]), estimates)

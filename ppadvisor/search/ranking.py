@@ -8,12 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ppadvisor.engine.evaluate import VERDICTS, EstimateTable, evaluate
+from ppadvisor.engine.evaluate import VERDICTS, EstimateTable
 from ppadvisor.engine.problem import Problem
 from ppadvisor.engine.results import Rejection, Verdict
 from ppadvisor.errors import unknown_name
 from ppadvisor.search.constraints import legal_plans
-from ppadvisor.search.fewest_layers import SOME_LAYERS, Found, joined, with_fewest_layers
+from ppadvisor.search.decided import Decided, decided
+from ppadvisor.search.fewest_layers import SOME_LAYERS, joined, with_fewest_layers
 from ppadvisor.search.pins import Pins
 from ppadvisor.search.space import Space, build_space
 from ppadvisor.specs.plan import PlanTable
@@ -32,15 +33,27 @@ MEMORY_REASONS: dict[Verdict, str] = {"borderline": "memory_borderline", "does_n
 class Ranked:
     """An evaluated space."""
 
-    problem: Problem
     space: Space
-    plans: PlanTable
+    decided: Decided
     """Legal plans."""
-    estimates: EstimateTable
     order: IntArray
     """Rows of `plans` that fit, best first by the array forms."""
     rejected: Counter[str]
     examples: list[Rejection]
+
+    @property
+    def problem(self) -> Problem:
+        return self.decided.problem
+
+    @property
+    def plans(self) -> PlanTable:
+        """Legal plans."""
+        return self.decided.plans
+
+    @property
+    def estimates(self) -> EstimateTable:
+        """Of the plans; of those that do not fit some are only bounded, see `Decided`."""
+        return self.decided.estimates
 
 
 def moving_parts(plans: PlanTable) -> IntArray:
@@ -69,22 +82,23 @@ def rank(problem: Problem, pins: Pins, *, margin: float, sort: str = "step_time_
         raise unknown_name("sort key", sort, SORT_KEYS)
     space = build_space(problem, pins)
     plans, counts, examples = legal_plans(problem, space.plans)
-    estimates = evaluate(problem, plans, margin=margin)
-    between = None if pins.recompute else with_fewest_layers(problem, plans, estimates, margin=margin)
+    every = decided(problem, plans, margin=margin)
+    between = None if pins.recompute else with_fewest_layers(every)
     if between is not None:
         space = space.extended(len(between.plans), "recompute", SOME_LAYERS)
-        every = joined([Found(plans, estimates), between])
-        plans, estimates = every.plans, every.estimates
+        every = joined(every, between)
+    plans, estimates = every.plans, every.estimates
     fitting = np.flatnonzero(estimates.verdict == VERDICTS.index("fits"))
-    first_key = as_printed(getattr(estimates, sort))
-    keys = [first_key, as_printed(estimates.step_time_s), estimates.peak_bytes, moving_parts(plans)]
-    order = fitting[np.lexsort(tuple(key[fitting] for key in reversed(keys)))]
+    found = plans.take(fitting)
+    first_key, step_s = (as_printed(getattr(estimates, name)[fitting]) for name in (sort, "step_time_s"))
+    keys = (first_key, step_s, estimates.peak_bytes[fitting], moving_parts(found))
+    order = fitting[np.lexsort(keys[::-1])]
     rejected = space.rejected + counts
     for verdict, code in MEMORY_REASONS.items():
         number = int((estimates.verdict == VERDICTS.index(verdict)).sum())
         if number:
             rejected[code] = number
-    return Ranked(problem, space, plans, estimates, order, rejected, examples)
+    return Ranked(space, every, order, rejected, examples)
 
 
 def as_printed(values: FloatArray) -> FloatArray:
@@ -101,4 +115,4 @@ def same_as_printed(one: float, other: float) -> bool:
 
 def nearest_row(ranked: Ranked) -> int | None:
     """The legal plan with the smallest peak, or None where there is none."""
-    return int(np.argmin(ranked.estimates.peak_bytes)) if len(ranked.plans) else None
+    return ranked.decided.least_peak(np.arange(len(ranked.plans)))

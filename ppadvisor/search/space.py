@@ -17,7 +17,7 @@ from ppadvisor.engine.problem import Problem
 from ppadvisor.errors import InputError
 from ppadvisor.search.pins import Pins, check_pins
 from ppadvisor.search.recomputations import searched
-from ppadvisor.specs.plan import IntArray, PlanTable
+from ppadvisor.specs.plan import IntArray, PlanTable, distinct_values
 from ppadvisor.specs.recomputation import parse_recomputation
 
 MIN_TOKENS_PER_CONTEXT_RANK = 1024
@@ -251,7 +251,7 @@ def _searched(plans: PlanTable) -> dict[str, list[int] | list[str]]:
     for name in PlanTable.column_names():
         if name == "split":
             continue
-        found = _distinct(getattr(plans, name)).tolist()
+        found = distinct_values(getattr(plans, name))[0].tolist()
         if name == "schedule":
             values[name] = [plans.schedule_names[i] for i in found]
         elif name == "recompute":
@@ -259,12 +259,6 @@ def _searched(plans: PlanTable) -> dict[str, list[int] | list[str]]:
         else:
             values[name] = found
     return values
-
-
-def _distinct(numbers: IntArray) -> IntArray:
-    """The distinct ones of some whole numbers from 0 on, in order; counted where they are small, which is quicker."""
-    most = int(numbers.max(initial=0))
-    return np.flatnonzero(np.bincount(numbers)) if most < 4 * len(numbers) else np.unique(numbers)
 
 
 def _no_division_message(problem: Problem, pins: Pins) -> str:

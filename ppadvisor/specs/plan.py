@@ -103,8 +103,25 @@ LARGEST_KEY = 2**62
 def distinct_rows(columns: Sequence[IntArray]) -> tuple[IntArray, IntArray]:
     """(the first row of each distinct one, which of them each row is) of columns of whole numbers from 0 on."""
     key = row_keys(columns)
-    _, first, row = np.unique(key, return_index=True, return_inverse=True)
-    return first, row
+    # equal rows mostly follow each other: only the first of each run is sorted
+    starts = np.flatnonzero(np.concatenate([np.ones(min(len(key), 1), dtype=np.bool_), key[1:] != key[:-1]]))
+    _, first, run = np.unique(key[starts], return_index=True, return_inverse=True)
+    return starts[first], np.repeat(run, np.diff(np.append(starts, len(key))))
+
+
+def distinct_values(numbers: IntArray) -> tuple[IntArray, IntArray]:
+    """(the distinct ones of some whole numbers from 0 on, in order; which of them each is).
+
+    Counted where they are small, which is quicker than sorting.
+    """
+    most = int(numbers.max(initial=0))
+    if most >= 4 * len(numbers) + 1024:
+        found, index = np.unique(numbers, return_inverse=True)
+        return found, index
+    found = np.flatnonzero(np.bincount(numbers))
+    place = np.zeros(most + 1, dtype=np.int64)
+    place[found] = np.arange(len(found))
+    return found, place[numbers]
 
 
 def row_keys(columns: Sequence[IntArray]) -> IntArray:

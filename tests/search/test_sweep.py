@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from ppadvisor.engine.evaluate import evaluate
 from ppadvisor.engine.problem import Problem
 from ppadvisor.errors import InputError
 from ppadvisor.search.api import plan
@@ -65,7 +66,7 @@ def test_where_none_fits_the_row_shows_the_smallest_peak() -> None:
     """On a GPU of 1 GiB nothing fits; the row is the legal plan with the least memory, and tells what is missing."""
     of = problem(machines=cluster(16, memory_bytes=2**30))
     row = ask(of)
-    smallest = rank(of, Pins(), margin=0.9).estimates.peak_bytes.min()
+    smallest = evaluate(of, rank(of, Pins(), margin=0.9).plans, margin=0.9).peak_bytes.min()
     assert (row.fits, row.verdict, row.reason_code) == (False, "does_not_fit", "memory")
     assert row.peak_bytes == pytest.approx(smallest, abs=row.pipeline_parallel or 0)
     assert row.headroom_bytes == int(0.9 * 2**30) - (row.peak_bytes or 0)
