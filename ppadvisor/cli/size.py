@@ -162,14 +162,14 @@ def _losses(values: Values) -> Losses:
 def _candidates(values: Values, assumptions: Assumptions) -> list[Candidate]:
     """The combinations of the lists, in the order of the options, the last one running fastest."""
     from ppadvisor.cli.prices import read_prices
-    from ppadvisor.cli.specs import choose_framework
+    from ppadvisor.cli.specs import choose_framework, resolved_names
 
     given = given_values(values)
     # one trainer for all candidates, and what stands in its place said once
     given.setdefault("framework", choose_framework(given))
     given.pop("gpus", None)
     lists = {name: tuple(dict.fromkeys(given.pop(name))) for name in CANDIDATE_INPUTS if name in given}
-    lists |= {name: _resolved(name, lists[name]) for name in ("gpu", "cluster") if name in lists}
+    lists |= {name: resolved_names(name, lists[name]) for name in ("gpu", "cluster") if name in lists}
     chosen = [dict(zip(lists, combination, strict=True)) for combination in product(*lists.values())]
     prices = read_prices(values["price"], [_with_hardware(given, one) for one in chosen])
     told = {name for name, items in lists.items() if len(items) > 1}
@@ -189,23 +189,6 @@ def _with_hardware(given: Values, chosen: Values) -> Values:
         "gpu_memory": cluster.gpu.memory_bytes,
     }
     return known | {name: value for name, value in values.items() if value is not None}
-
-
-def _resolved(kind: str, names: tuple[str, ...]) -> tuple[str, ...]:
-    """Presets by their full names; files stay. InputError for an unknown name, or where two are the same."""
-    from ppadvisor.specs.load import load_cluster, load_gpu, preset_names, resolve_preset
-
-    load: Callable[[str], object] = load_gpu if kind == "gpu" else load_cluster
-    found = []
-    for name in names:
-        load(name)
-        known = preset_names("gpus" if kind == "gpu" else "clusters")
-        is_preset = any(one.startswith(name.lower()) for one in known)
-        full = resolve_preset("gpus" if kind == "gpu" else "clusters", name) if is_preset else name
-        if full in found:
-            raise InputError(f"--{kind}: {full} is given twice")
-        found.append(full)
-    return tuple(found)
 
 
 def _name(chosen: Mapping[str, Any], told: set[str]) -> str:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import prod
-from typing import Any
+from typing import Any, Literal
 
 from ppadvisor import frameworks
 from ppadvisor.cli.request import MODEL_INPUTS, MODEL_SWITCHES, PIN_INPUTS, flag_of
@@ -14,7 +14,7 @@ from ppadvisor.errors import InputError, unknown_name
 from ppadvisor.search.pins import Pins
 from ppadvisor.specs.assumptions import GIVEN
 from ppadvisor.specs.cluster import ClusterSpec, GpuSpec
-from ppadvisor.specs.load import load_cluster, load_gpu, load_model
+from ppadvisor.specs.load import load_cluster, load_gpu, load_model, preset_names, resolve_preset
 from ppadvisor.specs.model import ModelSpec, MoeSpec
 from ppadvisor.specs.training import TrainingSpec
 from ppadvisor.specs.validation import validate
@@ -163,6 +163,21 @@ def _with_links(cluster: ClusterSpec, values: Mapping[str, Any]) -> ClusterSpec:
         changes["gpus_per_node"] = values["gpus_per_node"]
         provenance["gpus_per_node"] = GIVEN
     return validate(ClusterSpec, dict(cluster) | changes | {"provenance": provenance}, "cluster options")
+
+
+def resolved_names(kind: str, names: tuple[str, ...]) -> tuple[str, ...]:
+    """Presets of a GPU or cluster by their full names; files stay. InputError for an unknown one, or two alike."""
+    load: Callable[[str], object] = load_gpu if kind == "gpu" else load_cluster
+    folder: Literal["gpus", "clusters"] = "gpus" if kind == "gpu" else "clusters"
+    found: list[str] = []
+    for name in names:
+        load(name)
+        is_preset = any(one.startswith(name.lower()) for one in preset_names(folder))
+        full = resolve_preset(folder, name) if is_preset else name
+        if full in found:
+            raise InputError(f"--{kind}: {full} is given twice")
+        found.append(full)
+    return tuple(found)
 
 
 def _gpu(values: Mapping[str, Any], precision: str) -> tuple[GpuSpec, dict[str, str]]:

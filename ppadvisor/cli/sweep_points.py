@@ -13,7 +13,7 @@ from pydantic import BaseModel
 
 from ppadvisor import frameworks, schedules
 from ppadvisor.cli.request import INPUTS, SWITCHES, Input, flag_of
-from ppadvisor.cli.specs import choose_framework, read_request
+from ppadvisor.cli.specs import choose_framework, read_request, resolved_names
 from ppadvisor.engine.problem import Problem
 from ppadvisor.errors import InputError, unknown_name
 from ppadvisor.search.api import make_problem
@@ -77,7 +77,12 @@ def axis_flags(axes: Collection[str]) -> dict[str, str]:
 
 
 def _check_names(given: Values) -> Values:
-    """What the names of files and presets stand for. InputError for a name that nobody knows, whatever the point."""
+    """What the names of files and presets stand for. InputError for a name that nobody knows, whatever the point.
+
+    Also where two are the same GPU or cluster.
+    """
+    for option in ("gpu", "cluster"):
+        resolved_names(option, tuple(dict.fromkeys(given.get(option, ()))))
     loaded = [
         {name: load(name).model_dump(mode="json") for name in given.get(option, ())} for option, load in LOADERS.items()
     ]

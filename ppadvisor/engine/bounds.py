@@ -60,8 +60,8 @@ def _least_saved(sizes: PlanInputs, choice: Recomputation) -> FloatArray:
     """What a layer of each kind saves of a micro-batch at least, (sizes, kinds)."""
     saved = layer_saved(sizes, choice)
     if choice.method == "block":
-        return np.minimum(saved, layer_saved(sizes, NONE))
-    return saved / choice.num_layers if choice.kind == "full" and choice.num_layers else saved
+        return np.asarray(np.minimum(saved, layer_saved(sizes, NONE)))
+    return np.asarray(saved / choice.num_layers) if choice.kind == "full" and choice.num_layers else saved
 
 
 def first_in_flight(plans: PlanTable, sizes: PlanTable, size: IntArray) -> FloatArray:

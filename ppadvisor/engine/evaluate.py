@@ -173,6 +173,7 @@ def quick_step_time_s(problem: Problem, plan: PlanSpec) -> float:
 
 def _plan_memory(inputs: PlanInputs, plan: PlanSpec, margin: float) -> PlanMemory:
     memory = memory_table(inputs, keep_terms=True)
+    of_terms = {name: np.ceil(values[0]).astype(np.int64).tolist() for name, values in memory.terms.items()}
     dense, expert = inputs.parameters
     stages = tuple(
         StageMemory(
@@ -187,7 +188,7 @@ def _plan_memory(inputs: PlanInputs, plan: PlanSpec, margin: float) -> PlanMemor
             terms=terms,
         )
         for stage in range(plan.pipeline_parallel)
-        for terms in [{name: _whole(values[0, stage]) for name, values in memory.terms.items()}]
+        for terms in [{name: values[stage] for name, values in of_terms.items()}]
     )
     binding = max(stages, key=lambda s: s.total_bytes)
     conservative = max(s.conservative_bytes for s in stages)

@@ -7,7 +7,7 @@ Every term is a function of the plan table that returns, for the moments at whic
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -26,7 +26,7 @@ from ppadvisor.engine.memory_activations import (
     sent_outputs_bytes,
     spread_head_bytes,
 )
-from ppadvisor.engine.memory_axes import MOMENTS, Term, in_table
+from ppadvisor.engine.memory_axes import MOMENTS, Term
 from ppadvisor.engine.memory_states import (
     autograd_gradients_bytes,
     gathered_parameters_bytes,
@@ -126,7 +126,8 @@ def memory_table(inputs: PlanInputs, *, keep_terms: bool) -> MemoryTable:
         if keep_terms:
             made[name] = of_term
     moment, allocated = allocated_at.highest()
-    terms = {name: _chosen(in_table(term, nothing.shape), moment) for name, term in made.items()}
+    chosen = [moment == index for index in range(len(MOMENTS))]
+    terms = {name: _chosen(term, chosen) for name, term in made.items()}
     transient = allocated - static_at.at(moment)
     low, middle, high = (_allowances(inputs, allocated, transient, end) for end in ENDS)
     if keep_terms:
@@ -175,8 +176,13 @@ class _Sums:
         return chosen
 
 
-def _chosen(values: FloatArray, moment: NDArray[np.int64]) -> FloatArray:
-    return np.asarray(np.take_along_axis(values, moment[..., None], axis=-1)[..., 0])
+def _chosen(term: Term, chosen: Sequence[NDArray[np.bool_]]) -> FloatArray:
+    """A term at a moment of each plan and stage, (plans, stages): for each of MOMENTS whether it is that."""
+    result = np.zeros(chosen[0].shape)
+    for moment, here in zip(MOMENTS, chosen, strict=True):
+        if moment in term:
+            np.copyto(result, term[moment], where=here)
+    return result
 
 
 def together(ranges: Mapping[str, FloatArray]) -> FloatArray:

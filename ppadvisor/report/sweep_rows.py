@@ -15,9 +15,13 @@ from pydantic import ValidationError
 
 from ppadvisor.report.csv_ import csv_lines
 from ppadvisor.report.json_ import dump_json_line
-from ppadvisor.search.sweep import AxisValue, SweepQuestion, SweepRow
+from ppadvisor.search.sweep import AxisValue, SweepQuestion, SweepRow, digest_of
 
 Values = dict[str, Any]
+
+
+ROW_DIGEST = "row_digest"
+"""The last value of a line: a number of it that was edited is not taken for an answer."""
 
 
 class LineForm(Protocol):
@@ -93,8 +97,9 @@ def row_values(row: SweepRow, axes: Mapping[str, object]) -> Values:
 
 
 def file_values(row: SweepRow, question: SweepQuestion) -> Values:
-    """The same with what its file is known by."""
-    return row_values(row, question.axes) | _marks(question)
+    """The same with what its file is known by, and a digest of all that, which changes with any number of the line."""
+    values = row_values(row, question.axes) | _marks(question)
+    return values | {ROW_DIGEST: digest_of(values)}
 
 
 def _marks(question: SweepQuestion) -> Values:
@@ -104,14 +109,14 @@ def _marks(question: SweepQuestion) -> Values:
 def file_columns(question: SweepQuestion) -> list[str]:
     """The names of the values, in their order."""
     rest = [name for name in SweepRow.model_fields if name not in question.axes]
-    return [*question.axes, *rest, *_marks(question)]
+    return [*question.axes, *rest, *_marks(question), ROW_DIGEST]
 
 
 def read_row(form: LineForm, line: str, at: Mapping[str, AxisValue], question: SweepQuestion) -> SweepRow:
     """The row that a line holds, which must be that of the point `at`. ValueError says why it is not."""
     try:
         values = form.read(line, file_columns(question))
-        marks = {name: values.pop(name, None) for name in _marks(question)}
+        marks = {name: values.pop(name, None) for name in (*_marks(question), ROW_DIGEST)}
         # the axes are those of the point: whether the line says the same shows below
         row = SweepRow.model_validate({**values, **at})
     except (ValueError, ValidationError, TypeError, KeyError):

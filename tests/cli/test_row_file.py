@@ -185,6 +185,16 @@ def test_a_changed_or_moved_row_is_refused(path: Path, whole: bytes) -> None:
             pass
 
 
+def test_an_edited_number_is_refused(path: Path, whole: bytes) -> None:
+    """A number that was replaced by another one, written as a sweep writes it, is not adopted."""
+    edited = whole.replace(str(1 / 3).encode(), str(2 / 3).encode(), 1)
+    assert edited != whole
+    path.write_bytes(edited)
+    with pytest.raises(InputError, match=r"line [12]: it was changed, or is not the row of this point"), opened(path):
+        pass
+    assert path.read_bytes() == edited
+
+
 def test_two_sweeps_do_not_share_a_file(path: Path) -> None:
     """The second is refused while the first one runs, and may go on when it has ended."""
     with opened(path) as file:

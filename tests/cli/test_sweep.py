@@ -153,7 +153,7 @@ def test_json_is_what_the_types_say(ask: Ask) -> None:
 def test_csv_has_the_keys_of_json(ask: Ask, lesson: Rows) -> None:
     """The columns of csv are the keys of a row in json and what its document says once; the numbers are the same."""
     rows = list(csv.DictReader(io.StringIO(ask(f"{LESSON} --format csv").stdout)))
-    assert list(rows[0]) == [*lesson[0], "model_version", "question"]
+    assert list(rows[0]) == [*lesson[0], "model_version", "question", "row_digest"]
     assert [float(row["bubble_fraction"]) for row in rows] == [row["bubble_fraction"] for row in lesson]
     assert [row["fits"] == "true" for row in rows] == [row["fits"] for row in lesson]
     assert [json.loads(row["layers_per_stage"]) for row in rows] == [row["layers_per_stage"] for row in lesson]
@@ -271,6 +271,7 @@ def test_progress_is_shown_on_a_terminal_only(ask: Ask, monkeypatch: pytest.Monk
     [
         ("--model llama-3.1-8b,lama-3", "unknown model 'lama-3'; did you mean"),
         ("--model llama-3.1-8b,./none/config.json", "none/config.json: no such file"),
+        ("--gpu h100-sxm-80gb,h100-sxm-80", "--gpu: h100-sxm-80gb is given twice"),
         ("--gpu h100-sxm-80gb,h1000", "unknown gpu 'h1000'; did you mean"),
         ("--gpu h100", "gpu 'h100' is ambiguous"),
         ("--framework megatron,megatrom", "--framework: unknown framework 'megatrom'; did you mean 'megatron'?"),

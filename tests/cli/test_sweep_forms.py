@@ -146,11 +146,13 @@ def test_bars_of_few_values() -> None:
 
 
 def test_json_lines_are_the_rows_of_json(ask: Ask) -> None:
-    """Each line is a row of the document with its versions and its question."""
+    """Each line is a row of the document with its versions and its question, and a digest of its own."""
     document = ask(f"{ASKED} --quick --format json").document
     lines = [json.loads(line) for line in ask(f"{ASKED} --quick --format jsonl").stdout.splitlines()]
     told = {"model_version": document["model_version"], "question": document["question"]}
+    digests = [line.pop("row_digest") for line in lines]
     assert lines == [row | told for row in document["rows"]]
+    assert len(set(digests)) == len(lines)
     assert document["quick"] is True
 
 
