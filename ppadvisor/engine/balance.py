@@ -8,10 +8,12 @@ included: the linear partition problem with costs of its own for each stage. Sou
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+NumberT = TypeVar("NumberT", bound=np.generic)
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
@@ -58,25 +60,26 @@ def _to_go(cost: FloatArray, combine: Combine) -> FloatArray:
     stages, starts, sizes = cost.shape
     value = np.full((stages + 1, starts - 1 + sizes), np.inf)
     value[stages, starts - 1] = 0.0
+    after = _after(value, sizes)
     for stage in reversed(range(stages)):
-        value[stage, :starts] = combine(cost[stage], _after(value[stage + 1], sizes)).min(axis=1)
+        value[stage, :starts] = combine(cost[stage], after[stage + 1]).min(axis=1)
     return value
 
 
-def _after(value: FloatArray, sizes: int) -> FloatArray:
-    """(starts, sizes): of a value at each boundary the one behind n layers more."""
-    return np.lib.stride_tricks.sliding_window_view(value, sizes)
+def _after(value: NDArray[NumberT], sizes: int) -> NDArray[NumberT]:
+    """(stages + 1, starts, sizes): of a value at each boundary the one behind n layers more, a view."""
+    return np.lib.stride_tricks.sliding_window_view(value, sizes, axis=1)
 
 
 def _on_least_ways(cost: FloatArray, to_go: FloatArray, limit: float) -> BoolArray:
     """Choices that lie on a way of no more than the limit: the least sum up to it, its cost, and the least from it."""
     stages, starts, sizes = cost.shape
     whole = np.empty_like(cost)
-    start, size = np.arange(starts)[:, None], np.arange(sizes)
+    start, size, after = np.arange(starts)[:, None], np.arange(sizes), _after(to_go, sizes)
     from_front = np.where(start[:, 0] == 0, 0.0, np.inf)
     for stage in range(stages):
         here = from_front[:, None] + cost[stage]
-        whole[stage] = here + _after(to_go[stage + 1], sizes)
+        whole[stage] = here + after[stage + 1]
         # layers before the boundary j: n of them on this stage, j - n before it
         padded = np.concatenate([np.full((sizes - 1, sizes), np.inf), here])
         from_front = padded[start - size + sizes - 1, size].min(axis=1)
@@ -88,9 +91,9 @@ def _walk(allowed: BoolArray) -> Split | None:
     to_go = _to_go(np.where(allowed, 0.0, np.inf), np.add)
     if not np.isfinite(to_go[0, 0]):
         return None
-    start, split = 0, []
+    start, split, after = 0, list[int](), _after(np.isfinite(to_go), allowed.shape[2])
     for stage in range(len(allowed)):
-        open_ways = allowed[stage, start] & np.isfinite(_after(to_go[stage + 1], allowed.shape[2])[start])
+        open_ways = allowed[stage, start] & after[stage + 1, start]
         split.append(int(np.flatnonzero(open_ways)[-1]))
         start += split[-1]
     return tuple(split)
