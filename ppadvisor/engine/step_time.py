@@ -72,9 +72,9 @@ def plain_passes(inputs: PlanInputs, kind: LayerKind, messages: bool = True) -> 
 
 
 @once_per_size
-def plain_pass(inputs: PlanInputs, kind: LayerKind) -> Pass:
+def plain_pass(inputs: PlanInputs, kind: LayerKind, messages: bool = True) -> Pass:
     """The same with its parts together."""
-    parts = plain_passes(inputs, kind)
+    parts = plain_passes(inputs, kind, messages)
     forward, backward = ([getattr(part, name) for part in parts.values()] for name in ("forward", "backward"))
     return Pass(sum(forward[1:], forward[0]), sum(backward[1:], backward[0]), parts["compute"].weight_grad)
 
@@ -96,7 +96,7 @@ def stage_times(inputs: PlanInputs, *, messages: bool = True, by_part: bool = Tr
     if by_part:
         per_kind = [layer_passes(inputs, kind, messages) for kind in inputs.kinds]
     else:
-        both = [(plain_pass(inputs, kind), _repeated(inputs, kind)) for kind in inputs.kinds]
+        both = [(plain_pass(inputs, kind, messages), _repeated(inputs, kind, messages)) for kind in inputs.kinds]
         per_kind = [{"compute": plain, "recompute": repeated} for plain, repeated in both]
     head, embedding = head_compute(inputs), embedding_compute(inputs)
     ends = (embedding, inputs.stages.chunk_embedding), (head, inputs.stages.chunk_head)
