@@ -120,7 +120,7 @@ def test_a_whole_process(name: str, benchmark: Benchmark, report: Report) -> Non
 
 @pytest.mark.parametrize("name", SEARCHES)
 def test_a_search(name: str, benchmark: Benchmark, report: Report) -> None:
-    """Plans decided a second: rejected by a rule or a bound, or step time, peak of the stages that can bind, verdict."""
+    """Plans decided a second: rejected by a rule or a bound, or with step time, the peak that binds, and a verdict."""
     model, gpus, batch = SEARCHES[name]
     of = make_problem(
         load_model(model),
