@@ -2,6 +2,6 @@
 
 import sys
 
-from ppadvisor.cli.main import main
+from ppadvisor.cli.main import process
 
-sys.exit(main())
+sys.exit(process())

@@ -8,7 +8,6 @@ import shutil
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from secrets import token_hex
 from typing import Any, TypeVar
 
 from ppadvisor.errors import InputError
@@ -108,7 +107,7 @@ def _encoded(text: str | bytes) -> bytes:
 def _replace(path: Path, text: str | bytes) -> None:
     # In the same directory, since only within one file system is the replacement a single step. The name is one that
     # neither another process has nor one that was killed has left.
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.{token_hex(4)}.tmp")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}.tmp")
     try:
         with temporary.open("xb") as file:
             file.write(_encoded(text))

@@ -66,32 +66,46 @@ def balanced_plan(problem: Problem, plan: PlanSpec, *, margin: float, objective:
     return with_split(plan, fastest(problem, plan, splits)) if splits else None
 
 
-def faster_plan(problem: Problem, plan: PlanSpec, *, margin: float, thorough: bool = False) -> PlanSpec | None:
-    """`balanced_plan` where a quick replay has it clearly ahead of the plan as it is, else None.
+def faster_plans(
+    problem: Problem, plans: Sequence[PlanSpec], *, margin: float, thorough: bool = False
+) -> list[PlanSpec | None]:
+    """`balanced_plan` of each plan where a quick replay has it clearly ahead of the plan as it is, else None.
 
     Made for a search, in which most plans have a good split already. These are told by the seconds of ranks and chunks
     alone, unless `thorough`: with few micro-batches it also matters where the heaviest rank stands.
     """
+    tried = [[plan.layers_per_chunk, *_ahead(problem, plan, margin, thorough)] for plan in plans]
+    chosen = _fastest_of_each(problem, plans, tried)
+    found = zip(plans, chosen, strict=True)
+    return [None if split == plan.layers_per_chunk else with_split(plan, split) for plan, split in found]
+
+
+def _ahead(problem: Problem, plan: PlanSpec, margin: float, thorough: bool) -> list[Split]:
+    """The splits of a plan that its ranks or chunks say to be ahead of its own; with `thorough` all that are best."""
     costs = _costs(problem, plan, margin)
     if costs is None:
-        return None
-    present = plan.layers_per_chunk
-    limits = np.array(costs.round_s(present)) * (1 - NEAR)
+        return []
+    limits = np.array(costs.round_s(plan.layers_per_chunk)) * (1 - NEAR)
     if not thorough and costs.least_s() > limits[1]:
-        return None
-    found = [split for split in costs.best("time") if thorough or (costs.round_s(split) <= limits).any()]
-    split = fastest(problem, plan, [present, *found])
-    return None if split == present else with_split(plan, split)
+        return []
+    return [split for split in costs.best("time") if thorough or (costs.round_s(split) <= limits).any()]
 
 
 def fastest(problem: Problem, plan: PlanSpec, splits: Sequence[Split]) -> Split:
     """The first of some splits of a plan that no other is clearly ahead of, by a quick replay."""
-    if len(splits) == 1:
-        return splits[0]
-    table = table_of(plan).take(np.zeros(len(splits), dtype=np.int64))
-    table = replace(table, splits=tuple(splits), split=np.arange(len(splits)))
-    seconds = quick_steps_s(problem, table).tolist()
-    return next(split for split, time_s in zip(splits, seconds, strict=True) if time_s <= min(seconds) * (1 + NEAR))
+    return _fastest_of_each(problem, (plan,), (splits,))[0]
+
+
+def _fastest_of_each(problem: Problem, plans: Sequence[PlanSpec], splits: Sequence[Sequence[Split]]) -> list[Split]:
+    """`fastest` of several plans, replayed together."""
+    several = [with_split(plan, one) for plan, of in zip(plans, splits, strict=True) if len(of) > 1 for one in of]
+    seconds = iter(quick_steps_s(problem, table_of(*several)).tolist() if several else ())
+    chosen = []
+    for of_plan in splits:
+        times = [next(seconds) for _ in of_plan] if len(of_plan) > 1 else [0.0]
+        near = zip(of_plan, times, strict=True)
+        chosen.append(next(split for split, time_s in near if time_s <= min(times) * (1 + NEAR)))
+    return chosen
 
 
 def _costs(problem: Problem, plan: PlanSpec, margin: float) -> _Costs | None:

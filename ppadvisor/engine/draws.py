@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import fields, replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from ppadvisor.specs.plan import PlanSpec
 NUM_DRAWS = 200
 
 
+@lru_cache(maxsize=256)  # of each assumption and of the plans that are compared, asked for several times
 def shuffled_shares(name: str, number: int = NUM_DRAWS) -> FloatArray:
     """(1/2, 3/2, ...) / number in an order that hangs on the name alone: the same in every run and on every machine.
 
@@ -32,7 +34,9 @@ def shuffled_shares(name: str, number: int = NUM_DRAWS) -> FloatArray:
     """
     slices = list(range(number))
     random.Random(name).shuffle(slices)
-    return (np.array(slices) + 0.5) / number
+    shares = (np.array(slices) + 0.5) / number
+    shares.flags.writeable = False
+    return shares
 
 
 def drawn_values(name: str, assumption: Assumption, number: int = NUM_DRAWS) -> FloatArray:
@@ -48,27 +52,30 @@ def drawn_values(name: str, assumption: Assumption, number: int = NUM_DRAWS) -> 
     return np.where(share < 0.5, below, above)
 
 
-def drawn_assumptions(assumptions: Assumptions, number: int = NUM_DRAWS) -> Assumptions:
-    """Assumptions whose values are arrays: first the default of each, then its draws, (1 + number,)."""
+def drawn_assumptions(assumptions: Assumptions, number: int = NUM_DRAWS, plans: int = 1) -> Assumptions:
+    """Assumptions whose values are arrays: the default of each, then its draws; all that once for each plan."""
     drawn: dict[str, Any] = {}
     for field in fields(assumptions):
         one: Assumption = getattr(assumptions, field.name)
-        drawn[field.name] = replace(one, value=_each(one, drawn_values(field.name, one, number)))
+        drawn[field.name] = replace(one, value=_each(one, drawn_values(field.name, one, number), plans))
     return replace(assumptions, **drawn)
 
 
-def _each(assumption: Assumption, values: FloatArray) -> Any:
+def _each(assumption: Assumption, values: FloatArray, plans: int) -> Any:
     """The default and the draws; typed as what it stands for, since only this module makes such assumptions."""
-    return np.concatenate([[assumption.value], values])
+    return np.tile(np.concatenate([[assumption.value], values]), plans)
 
 
-def steps_by_array_form(problem: Problem, plan: PlanSpec, rows: int) -> FloatArray:
-    """Step time of one plan by the schedule's array form under each of `rows` values of the assumptions, (rows,)."""
-    table = table_of(plan).take(np.zeros(rows, dtype=np.int64))
+def steps_by_array_form(problem: Problem, plans: Sequence[PlanSpec], rows: int) -> FloatArray:
+    """Step time of each plan by its schedule's array form under `rows` values of the assumptions, (rows, plans).
+
+    The assumptions of the problem have those values for every plan: (rows x plans,), a plan's own in a row.
+    """
+    table = table_of(*plans).take(np.repeat(np.arange(len(plans)), rows))
     inputs = PlanInputs.of(problem, table, every_stage=False)
     times = stage_times(inputs)
     pipeline = pipeline_s(inputs, totals_of(inputs, times, links=True))
-    return step_times(inputs, times, pipeline).step
+    return step_times(inputs, times, pipeline).step.reshape(len(plans), rows).T
 
 
 def drawn_step_times(problem: Problem, estimates: Sequence[PlanEstimate], number: int = NUM_DRAWS) -> FloatArray:
@@ -77,9 +84,7 @@ def drawn_step_times(problem: Problem, estimates: Sequence[PlanEstimate], number
     The array form of the draw, times what the replay of the plan takes over its array form under the defaults: exact
     in stage times and traffic, and where the draws change the shape of the pipeline as near as the array form is.
     """
-    drawn = replace(problem, assumptions=drawn_assumptions(problem.assumptions, number))
-    result = np.zeros((number, len(estimates)))
-    for column, estimate in enumerate(estimates):
-        steps = steps_by_array_form(drawn, estimate.plan, 1 + number)
-        result[:, column] = steps[1:] * (estimate.time.step_time_s / steps[0])
-    return result
+    drawn = replace(problem, assumptions=drawn_assumptions(problem.assumptions, number, len(estimates)))
+    steps = steps_by_array_form(drawn, [estimate.plan for estimate in estimates], 1 + number)
+    shown_s = np.array([estimate.time.step_time_s for estimate in estimates])
+    return np.asarray(steps[1:] * (shown_s / steps[0]))

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ppadvisor import schedules
-from ppadvisor.engine.communication import handoffs, tensor_parallel_bytes
-from ppadvisor.engine.flops import megatron_flops_per_token
 from ppadvisor.engine.inputs import FloatArray, PlanInputs, Sizes, layouts_of, sizes_of
 from ppadvisor.engine.memory import memory_table
-from ppadvisor.engine.memory_axes import MOMENTS
 from ppadvisor.engine.partition import look_sizes
-from ppadvisor.engine.pipeline import Pipeline, TimedPlans, pipeline_of, quick_makespans_s
+from ppadvisor.engine.pipeline import Pipelines, TimedPlans, pipelines_of, quick_makespans_s
 from ppadvisor.engine.problem import Problem
-from ppadvisor.engine.repeated import repeated_flops_per_token
-from ppadvisor.engine.results import PlanEstimate, PlanMemory, PlanTime, StageMemory, StageTime, Verdict
+from ppadvisor.engine.results import PlanEstimate, PlanMemory
+from ppadvisor.engine.shown import plan_memories, plan_times
 from ppadvisor.engine.step_time import StepTimes, pipeline_s, stage_times, step_times, totals_of
 from ppadvisor.engine.tables import table_of
+from ppadvisor.engine.verdicts import VERDICTS as VERDICTS
+from ppadvisor.engine.verdicts import verdict_of as verdict_of
 from ppadvisor.specs.plan import PlanSpec, PlanTable
 
 BLOCK_ROWS = 16_384
@@ -28,8 +26,6 @@ BLOCK_ROWS = 16_384
 
 FEW_NUMBERS = 200_000
 """Plans x groups x chunks up to which one table for all is the faster, whatever is padded."""
-
-VERDICTS: tuple[Verdict, ...] = ("fits", "borderline", "does_not_fit")
 
 
 @dataclass(frozen=True)
@@ -48,16 +44,6 @@ class EstimateTable:
         """Set some rows to those of another table."""
         for name, values in vars(found).items():
             getattr(self, name)[rows] = values
-
-
-def verdict_of(peak: FloatArray, conservative: FloatArray, capacity: float, margin: float) -> NDArray[np.int64]:
-    """Index into VERDICTS of each plan.
-
-    fits: the middle estimate within margin x capacity and the conservative one within the capacity; borderline: one
-    of the two; does_not_fit: neither.
-    """
-    passed = (peak <= margin * capacity).astype(np.int64) + (conservative <= capacity)
-    return 2 - passed
 
 
 def evaluate(problem: Problem, plans: PlanTable, *, margin: float, sizes: Sizes | None = None) -> EstimateTable:
@@ -123,25 +109,48 @@ def _evaluate_block(inputs: PlanInputs, margin: float) -> EstimateTable:
     )
 
 
+@dataclass(frozen=True)
+class Measured:
+    """A plan with its memory, its pipeline not yet replayed."""
+
+    pipelines: Pipelines
+    row: int
+    memory: PlanMemory
+
+    @property
+    def plan(self) -> PlanSpec:
+        return self.pipelines.plans[self.row]
+
+
+def measured(problem: Problem, plans: Sequence[PlanSpec], *, margin: float) -> list[Measured]:
+    """The memory of plans, every stage."""
+    found: dict[int, Measured] = {}
+    for rows, pipelines in pipelines_of(problem, plans):
+        memories = plan_memories(pipelines, margin)
+        found |= {row: Measured(pipelines, index, memories[index]) for index, row in enumerate(rows)}
+    return [found[row] for row in range(len(plans))]
+
+
+def estimates_of(plans: Sequence[Measured]) -> list[PlanEstimate]:
+    """Plans whose memory is known with their times: the pipelines are replayed together, action by action."""
+    times = plan_times([(one.pipelines, one.row) for one in plans])
+    return [PlanEstimate(plan=m.plan, memory=m.memory, time=time) for m, time in zip(plans, times, strict=True)]
+
+
+def estimate_plans(problem: Problem, plans: Sequence[PlanSpec], *, margin: float) -> list[PlanEstimate]:
+    """Plans with every stage, their pipelines replayed action by action."""
+    return estimates_of(measured(problem, plans, margin=margin))
+
+
 def estimate_plan(problem: Problem, plan: PlanSpec, *, margin: float) -> PlanEstimate:
     """One plan with every stage, its pipeline replayed action by action."""
-    pipeline = pipeline_of(problem, plan)
-    return _estimate(pipeline, _plan_memory(pipeline.inputs, plan, margin))
+    return estimate_plans(problem, (plan,), margin=margin)[0]
 
 
 def estimate_fitting(problem: Problem, plan: PlanSpec, *, margin: float) -> PlanEstimate | None:
     """`estimate_plan` of a plan that fits into memory, else None: what does not fit is not replayed."""
-    pipeline = pipeline_of(problem, plan)
-    memory = _plan_memory(pipeline.inputs, plan, margin)
-    return _estimate(pipeline, memory) if memory.fits else None
-
-
-def _estimate(pipeline: Pipeline, memory: PlanMemory) -> PlanEstimate:
-    inputs, times = pipeline.inputs, pipeline.times
-    makespan, idle = pipeline.makespan_s(links=True)
-    free, _ = pipeline.makespan_s(links=False)
-    step = step_times(inputs, times, np.array([makespan]), np.array([free]))
-    return PlanEstimate(plan=pipeline.plan, memory=memory, time=_plan_time(pipeline, step, idle))
+    (found,) = measured(problem, (plan,), margin=margin)
+    return estimates_of((found,))[0] if found.memory.fits else None
 
 
 def quick_step_times(problem: Problem, plan: PlanSpec) -> StepTimes:
@@ -169,89 +178,3 @@ def quick_steps_s(problem: Problem, plans: PlanTable) -> FloatArray:
 def quick_step_time_s(problem: Problem, plan: PlanSpec) -> float:
     """`quick_steps_s` of one plan."""
     return float(quick_steps_s(problem, table_of(plan))[0])
-
-
-def _plan_memory(inputs: PlanInputs, plan: PlanSpec, margin: float) -> PlanMemory:
-    memory = memory_table(inputs, keep_terms=True)
-    of_terms = {name: np.ceil(values[0]).astype(np.int64).tolist() for name, values in memory.terms.items()}
-    dense, expert = inputs.parameters
-    stages = tuple(
-        StageMemory(
-            stage=stage,
-            num_layers=plan.layers_per_stage[stage],
-            parameters=round(float(dense[0, stage] + expert[0, stage])),
-            in_flight_microbatches=float(inputs.in_flight[0, stage]),
-            moment=MOMENTS[memory.moment[0, stage]],
-            allocated_bytes=_whole(memory.allocated[0, stage]),
-            total_bytes=sum(terms.values()),
-            conservative_bytes=_whole(memory.high[0, stage]),
-            terms=terms,
-        )
-        for stage in range(plan.pipeline_parallel)
-        for terms in [{name: values[stage] for name, values in of_terms.items()}]
-    )
-    binding = max(stages, key=lambda s: s.total_bytes)
-    conservative = max(s.conservative_bytes for s in stages)
-    capacity = inputs.problem.cluster.gpu.memory_bytes
-    index = int(
-        verdict_of(np.array([float(binding.total_bytes)]), np.array([float(conservative)]), capacity, margin)[0]
-    )
-    limit = int(capacity * margin)
-    return PlanMemory(
-        peak_bytes=binding.total_bytes,
-        conservative_bytes=conservative,
-        allocated_bytes=max(s.allocated_bytes for s in stages),
-        capacity_bytes=capacity,
-        limit_bytes=limit,
-        headroom_bytes=limit - binding.total_bytes,
-        fits=VERDICTS[index] == "fits",
-        verdict=VERDICTS[index],
-        binding_stage=binding.stage,
-        stages=stages,
-    )
-
-
-def _whole(value: np.float64) -> int:
-    """Bytes are whole; a part of one is held against the plan."""
-    return int(np.ceil(value))
-
-
-def _plan_time(pipeline: Pipeline, step: StepTimes, idle: FloatArray) -> PlanTime:
-    inputs, times, plan = pipeline.inputs, pipeline.times, pipeline.plan
-    problem, replayed = inputs.problem, pipeline.orders is not None and not pipeline.schedule.asynchronous
-    training, num_gpus = problem.training, problem.cluster.num_gpus
-    per_token = megatron_flops_per_token(problem.model, training.sequence_length, int(inputs.vocab_size[0]))
-    flops = per_token * training.tokens_per_step
-    step_s = float(step.step[0])
-    terms = {name: float(values[0]) for name, values in step.terms.items()}
-    mfu = flops / (num_gpus * problem.peak_flops_per_s * step_s)
-    repeated = repeated_flops_per_token(inputs) / per_token
-    p, m, v = plan.pipeline_parallel, plan.num_microbatches, plan.virtual_stages
-    bubble = float(step.bubble_fraction[0])
-    layers = problem.model.num_layers / p
-    return PlanTime(
-        step_time_s=step_s,
-        pipeline_s=float(step.pipeline[0]),
-        replayed=replayed,
-        bubble_fraction=bubble,
-        bubble_in_span_fraction=pipeline.bubble_in_span_fraction,
-        utilization_fraction=1.0 - bubble,
-        equal_stage_bubble_fraction=float(np.asarray(schedules.get(plan.schedule).bubble_fraction(p, m, v))),
-        tokens_per_s=training.tokens_per_step / step_s,
-        tokens_per_s_per_gpu=training.tokens_per_step / step_s / num_gpus,
-        model_flops=flops,
-        model_flops_utilization=mfu,
-        hardware_flops_utilization=mfu * (1.0 + repeated),
-        handoff_bytes=_whole(handoffs(inputs).bytes[0]),
-        tensor_parallel_bytes=int(tensor_parallel_bytes(inputs, layers=layers, ranks=plan.tensor_parallel)[0]),
-        terms={f"{name}_s": value for name, value in terms.items()},
-        stages=tuple(
-            StageTime(
-                stage=i,
-                forward_s=float(times.forward[0, i].sum()),
-                backward_s=float(times.backward[0, i].sum()),
-                idle_fraction=float(idle[i]),
-            )
-            for i in range(p)
-        ),
-    )

@@ -102,6 +102,12 @@ class PlanInputs:
         """The same, with what hangs on the sizes alone (see `once_per_size`) looked up at those of `sizes_of`."""
         return replace(self, sizes=sizes)
 
+    def row(self, index: int) -> PlanInputs:
+        """The table of one plan alone."""
+        one = np.array([index])
+        held = self.stash and self.stash.each(lambda values: values[one])
+        return PlanInputs(self.problem, self.plans.take(one), self.stages.take(one), held)
+
     @cached_property
     def kinds(self) -> tuple[LayerKind, ...]:
         return self.problem.model.layer_kinds()[0]

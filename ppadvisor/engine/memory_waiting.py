@@ -119,10 +119,10 @@ def sent_gradients_bytes(inputs: PlanInputs) -> Term:
 
 
 def held_bytes(inputs: PlanInputs) -> Held:
-    """Bytes of a micro-batch of each chunk of the table's one plan, (stages, chunks)."""
+    """Bytes of a micro-batch of each chunk, (plans, stages, chunks)."""
     stages, framework = inputs.stages, inputs.problem.framework
     head = waiting_head_per_microbatch(inputs)[:, None, None] * stages.chunk_head
     receives = (stages.chunk_embedding < 1) & (stages.chunk_takes_over < 1) & framework.keeps_input_gradients
     sent = layer_input_bytes(inputs)[:, None, None] * receives
     # a rank without layers still holds something for each micro-batch: ties go to the first most
-    return Held(saved_per_chunk(inputs)[0] + 1.0, (waiting_per_chunk(inputs) + head)[0] + 1.0, sent[0])
+    return Held(saved_per_chunk(inputs) + 1.0, waiting_per_chunk(inputs) + head + 1.0, sent)

@@ -10,7 +10,7 @@ from ppadvisor.engine.compute import Pass, activation_bytes, attention_core, lin
 from ppadvisor.engine.flops import attention_core_flops_per_token, megatron_flops_per_token
 from ppadvisor.engine.inputs import FloatArray, PlanInputs
 from ppadvisor.engine.parameters import Shard, Weight, layer_weights
-from ppadvisor.engine.recomputation import recomputed_share, rows_by_choice
+from ppadvisor.engine.recomputation import recomputed_share
 from ppadvisor.specs.model import LayerKind, ModelSpec
 from ppadvisor.specs.recomputation import Recomputation
 
@@ -68,21 +68,21 @@ def repeating_share(inputs: PlanInputs) -> FloatArray:
     return np.where(full[:, None, None], recomputed_share(inputs), 1.0) if full.any() else np.ones((1, 1, 1))
 
 
-def repeated_flops_per_token(inputs: PlanInputs) -> float:
-    """FLOPs that the recomputation of the table's one plan repeats for one token; the head is never recomputed.
+def repeated_flops_per_token(inputs: PlanInputs, row: int = 0) -> float:
+    """FLOPs that the recomputation of one plan of the table repeats for one token; the head is never recomputed.
 
     The forward is a third of forward and backward together, 2 FLOPs for a weight that a token meets.
     """
     model, seq = inputs.problem.model, inputs.problem.training.sequence_length
-    ((choice, _),) = rows_by_choice(inputs)
-    held = inputs.stages.chunk_layers[0]
+    choice = inputs.plans.recomputations[inputs.plans.recompute[row]]
+    held = inputs.stages.chunk_layers[row]
     if choice.kind == "full":
-        recomputed = (held.sum(axis=2) * recomputed_share(inputs)[0]).sum()
+        recomputed = (held.sum(axis=2) * recomputed_share(inputs)[row]).sum()
         return megatron_flops_per_token(model, seq, 0) / 3 * float(recomputed / held.sum())
     if choice.kind == "none":
         return 0.0
     core = attention_core_flops_per_token(model, seq) / 3 if "core_attn" in choice.modules else 0.0
-    layers = held.sum(axis=(0, 1)) / inputs.copies[0]
+    layers = held.sum(axis=(0, 1)) / inputs.copies[row]
     for count, kind in zip(layers, inputs.kinds, strict=True):
         linears = repeated_linears(model, kind, choice.modules)
         core += 2.0 * float(count) * sum(_met_by_a_token(model, weight) for weight in linears)

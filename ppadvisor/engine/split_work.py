@@ -89,9 +89,9 @@ def step_bytes(inputs: PlanInputs) -> Steps:
 
 
 def work_of(inputs: PlanInputs) -> Work | None:
-    """What the actions of the table's one plan work with, (stages, chunks); None: not told apart."""
+    """What the actions work with, (plans, stages, chunks); None: not told apart."""
     if inputs.problem.framework.input_step_work is None:
         return None
     steps, other = step_bytes(inputs), inputs.largest_layer(halves_in_work(inputs)[1])
     with_loss = steps.input_grad + loss_in_work_bytes(inputs)
-    return Work(Steps(with_loss[0], steps.weight_grad[0], steps.first_weight_grad[0]), other[0])
+    return Work(Steps(with_loss, steps.weight_grad, steps.first_weight_grad), other)

@@ -38,9 +38,13 @@ class Held:
         """Every array changed alike."""
         return Held(change(self.alive), change(self.waiting), change(self.sent))
 
+    def row(self, index: int) -> Held:
+        """One entry of the first axis."""
+        return self.each(lambda values: values[index])
+
     @staticmethod
     def stacked(parts: Iterable[Held]) -> Held:
-        """Ranks one below the other."""
+        """Ranks, or plans, one below the other."""
         rows = list(parts)
         return Held(*(np.stack([getattr(row, f.name) for row in rows]) for f in fields(Held)))
 
@@ -67,6 +71,12 @@ class Steps:
         """Every array changed alike."""
         return Steps(change(self.input_grad), change(self.weight_grad), change(self.first_weight_grad))
 
+    @staticmethod
+    def stacked(parts: Iterable[Steps]) -> Steps:
+        """Ranks, or plans, one below the other."""
+        rows = list(parts)
+        return Steps(*(np.stack([getattr(row, f.name) for row in rows]) for f in fields(Steps)))
+
 
 @dataclass(frozen=True)
 class Work:
@@ -76,6 +86,10 @@ class Work:
     """(ranks, chunks)"""
     other: FloatArray
     """A whole backward, (ranks,)."""
+
+    def row(self, index: int) -> Work:
+        """One entry of the first axis."""
+        return Work(self.steps.each(lambda values: values[index]), self.other[index])
 
 
 @dataclass(frozen=True)
@@ -89,6 +103,21 @@ class Stash:
     under_way: Steps | None = None
     """At the peak; None where the steps of a split backward are not told apart."""
 
+    def each(self, change: Callable[[FloatArray], FloatArray]) -> Stash:
+        """Every array changed alike."""
+        under_way = self.under_way and self.under_way.each(change)
+        return Stash(self.at_peak.each(change), self.at_loss.each(change), under_way)
+
+    @staticmethod
+    def stacked(parts: Sequence[Stash]) -> Stash:
+        """Plans one below the other; all of them tell the steps apart or none does."""
+        under_way = [part.under_way for part in parts if part.under_way is not None]
+        return Stash(
+            Held.stacked(part.at_peak for part in parts),
+            Held.stacked(part.at_loss for part in parts),
+            Steps.stacked(under_way) if under_way else None,
+        )
+
 
 def stash_of(
     orders: Sequence[RankOrder], one: Held, in_work: FloatArray, head: FloatArray, work: Work | None = None
@@ -99,19 +128,9 @@ def stash_of(
     `head`: 1 for the chunk that has the head. Without `work` every action works with the same.
     """
     ranks = range(len(orders))
-    rows = [_of_rank(orders[rank], _row(one, rank), in_work[rank], head[rank], _work(work, rank)) for rank in ranks]
+    rows = [_of_rank(orders[rank], one.row(rank), in_work[rank], head[rank], work and work.row(rank)) for rank in ranks]
     peaks, losses, steps = zip(*rows, strict=True)
-    names = [f.name for f in fields(Steps)]
-    under_way = Steps(*(np.stack([getattr(row, name) for row in steps]) for name in names)) if work else None
-    return Stash(Held.stacked(peaks), Held.stacked(losses), under_way)
-
-
-def _row(held: Held, rank: int) -> Held:
-    return held.each(lambda values: values[rank])
-
-
-def _work(work: Work | None, rank: int) -> Work | None:
-    return Work(work.steps.each(lambda values: values[rank]), work.other[rank]) if work else None
+    return Stash(Held.stacked(peaks), Held.stacked(losses), Steps.stacked(steps) if work else None)
 
 
 def share_in_work(layers: FloatArray, saved_bytes: FloatArray, waiting_bytes: FloatArray) -> FloatArray:

@@ -52,6 +52,12 @@ class StageTimes:
     work: dict[str, FloatArray]
     """Forward + backward of a rank by WORK_PARTS, its chunks together, (plans, stages); they add up to both."""
 
+    def row(self, index: int) -> StageTimes:
+        """Those of one plan."""
+        one = slice(index, index + 1)
+        work = {name: seconds[one] for name, seconds in self.work.items()}
+        return StageTimes(self.forward[one], self.backward[one], self.weight_grad[one], work)
+
 
 def layer_passes(inputs: PlanInputs, kind: LayerKind, messages: bool = True) -> dict[str, Pass]:
     """The work of one layer of this kind by part, (plans,); without messages what ranks of a stage send is free."""

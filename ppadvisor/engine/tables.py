@@ -1,4 +1,4 @@
-"""One plan for people, one row for the engine: the two ways between `PlanSpec` and `PlanTable`."""
+"""Plans for people, rows for the engine: the two ways between `PlanSpec` and `PlanTable`."""
 
 from __future__ import annotations
 
@@ -40,15 +40,29 @@ def plan_of(plans: PlanTable, row: int) -> PlanSpec:
     )
 
 
-def table_of(plan: PlanSpec) -> PlanTable:
-    """The table with one row. InputError where the layers of ranks and of virtual stages contradict each other."""
+def table_of(*plans: PlanSpec) -> PlanTable:
+    """A row for each plan. InputError where the layers of ranks and of virtual stages contradict each other."""
+    for plan in plans:
+        _check_layers(plan)
+    special: dict[str, list[Any]] = {
+        "schedule": [plan.schedule for plan in plans],
+        "split": [plan.layers_per_chunk for plan in plans],
+        "recompute": [plan.recomputation for plan in plans],
+    }
+    distinct = {name: tuple(dict.fromkeys(values)) for name, values in special.items()}
+    index = {name: [distinct[name].index(value) for value in values] for name, values in special.items()}
+    columns = {
+        name: np.array(index.get(name) or [getattr(plan, name) for plan in plans], dtype=np.int64)
+        for name in PlanTable.column_names()
+    }
+    names, splits, recomputations = (distinct[name] for name in special)
+    return PlanTable(**columns, schedule_names=names, splits=splits, recomputations=recomputations)
+
+
+def _check_layers(plan: PlanSpec) -> None:
     stages = plan.pipeline_parallel * plan.virtual_stages
     if len(plan.layers_per_chunk) != stages:
         raise InputError(f"layers_per_chunk: got {len(plan.layers_per_chunk)} numbers, needs p v = {stages}")
     ranks = layers_of_ranks(plan.schedule, plan.layers_per_chunk, plan.virtual_stages)
     if ranks != plan.layers_per_stage:
         raise InputError(f"layers_per_stage: got {plan.layers_per_stage}, but layers_per_chunk make {ranks}")
-    value = plan.model_dump() | {"schedule": 0, "recompute": 0, "split": 0}
-    columns = {name: np.array([value[name]], dtype=np.int64) for name in PlanTable.column_names()}
-    names, splits = (plan.schedule,), (plan.layers_per_chunk,)
-    return PlanTable(**columns, schedule_names=names, splits=splits, recomputations=(plan.recomputation,))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -41,6 +42,13 @@ class ScheduleDeadlock(ScheduleError):
         super().__init__("deadlock in the order of work: " + ", ".join(map(str, cycle)) + ", and so on in a circle")
 
 
+class Sent(NamedTuple):
+    """What goes from rank to rank in one direction: the rows that make it, and the boundary that each crosses."""
+
+    sender: IntArray
+    boundary: IntArray
+
+
 @dataclass(frozen=True)
 class Graph:
     """All rows, rank after rank, and what each waits for (index in the row, −1 for nothing)."""
@@ -58,6 +66,52 @@ class Graph:
     ranks: int
     held: IntArray
     """The rows at which a meeting has been held: what waits for it needs this one."""
+
+    @cached_property
+    def _away(self) -> IntArray:
+        """The rows that need what another rank makes, meetings apart."""
+        receiver = np.flatnonzero(self.needs >= 0)
+        sender = self.needs[receiver]
+        away = (self.rank[receiver] != self.rank[sender]) & (np.maximum(receiver, sender) < self.first[self.ranks])
+        return np.asarray(receiver[away])
+
+    @cached_property
+    def sent(self) -> tuple[Sent, Sent]:
+        """Outputs and gradients that are sent."""
+        receiver = self._away
+        forward = self.kind[receiver] == Kind.FORWARD
+        outputs, gradients = receiver[forward], receiver[~forward]
+        return (
+            Sent(self.needs[outputs], self.stage[outputs] - 1),
+            Sent(self.needs[gradients], self.stage[gradients]),
+        )
+
+    @cached_property
+    def link(self) -> IntArray:
+        """Of each row the link that carries what it makes, a number for each pair of ranks."""
+        ranks = len(self.first) - 1
+        link = self.rank * (ranks + 1)
+        sender = self.needs[self._away]
+        link[sender] = self.rank[sender] * ranks + self.rank[self._away]
+        return link
+
+    def kind_of_chunk(self, shape: tuple[int, ...]) -> IntArray:
+        """Of each row a number for its kind of work on its chunk, in a table (kinds, *shape); without work any."""
+        if shape not in self._kinds_of_chunks:
+            rank = np.where(self.real, self.rank, 0)
+            self._kinds_of_chunks[shape] = np.ravel_multi_index((self.kind, rank, self.chunk), (len(Kind), *shape))
+        return self._kinds_of_chunks[shape]
+
+    @cached_property
+    def _kinds_of_chunks(self) -> dict[tuple[int, ...], IntArray]:
+        return {}
+
+    @cached_property
+    def ends_of_ranks(self) -> tuple[IntArray, IntArray]:
+        """The rows of the first and of the last action of each rank."""
+        real = np.flatnonzero(self.real)
+        first = np.flatnonzero(np.diff(self.rank[real], prepend=-1))
+        return real[first], real[np.append(first[1:], len(real)) - 1]
 
     def action(self, index: int) -> Action:
         return Action(Kind(self.kind[index]), int(self.chunk[index]), int(self.microbatch[index]))

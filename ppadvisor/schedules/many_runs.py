@@ -1,4 +1,4 @@
-"""Many replays at once: of each only how long it takes.
+"""Many replays at once: of each how long it takes, or when each action starts.
 
 The rules are those of `replay`, and so are the numbers, bit for bit: every start is the same maximum of the same sums.
 All ranks of all runs that can go on take one action together, as arrays; a run alone is faster in a plain loop.
@@ -22,14 +22,18 @@ MOST_ACTIONS = 400_000
 
 def makespans_s(runs: Sequence[Run]) -> list[float]:
     """`Run.makespan_s` of each."""
-    result = [0.0] * len(runs)
+    return [float((start + run.durations).max()) for run, start in zip(runs, starts_s(runs), strict=True)]
+
+
+def starts_s(runs: Sequence[Run]) -> list[FloatArray]:
+    """`Run.starts_s` of each."""
+    result = [np.zeros(0)] * len(runs)
     for batch in _batches(runs):
         ranks = sum(len(runs[index].graph.first) - 1 for index in batch)
-        alone = ranks <= FEW_RANKS
         of_batch = [runs[index] for index in batch]
-        seconds = [run.makespan_s for run in of_batch] if alone else _together(of_batch)
-        for index, makespan in zip(batch, seconds, strict=True):
-            result[index] = makespan
+        starts = [run.starts_s() for run in of_batch] if ranks <= FEW_RANKS else _together(of_batch)
+        for index, start in zip(batch, starts, strict=True):
+            result[index] = start
     return result
 
 
@@ -60,8 +64,8 @@ class _Rows:
     first: IntArray
     """Where each rank of each run begins."""
     limit: IntArray
-    run: IntArray
-    """Which run a rank belongs to."""
+    starts: IntArray
+    """Where each run begins."""
 
 
 def _rows_of(runs: Sequence[Run]) -> _Rows:
@@ -78,12 +82,13 @@ def _rows_of(runs: Sequence[Run]) -> _Rows:
         int((ranks**2).sum()),
         np.concatenate([run.graph.first[:-1] + at for run, at in zip(runs, starts, strict=True)]),
         np.concatenate([run.graph.first[1:] + at for run, at in zip(runs, starts, strict=True)]),
-        np.repeat(np.arange(len(runs)), ranks),
+        starts,
     )
 
 
-def _together(runs: Sequence[Run]) -> list[float]:
+def _together(runs: Sequence[Run]) -> list[FloatArray]:
     rows = _rows_of(runs)
+    start = np.zeros(len(rows.durations))
     arrival = np.full(len(rows.durations) + 1, -1.0)
     arrival[-1] = 0.0
     position, clock, link_free = rows.first.copy(), np.zeros(len(rows.first)), np.zeros(rows.num_links)
@@ -97,12 +102,14 @@ def _together(runs: Sequence[Run]) -> list[float]:
         else:
             rank, action, there = working[ready], action[ready], there[ready]
         if not len(rank):
-            return [run.makespan_s for run in runs]  # one by one, so that the deadlock is told
-        now = np.maximum(clock[rank], there) + rows.durations[action]
+            return [run.starts_s() for run in runs]  # one by one, so that the deadlock is told
+        begun = np.maximum(clock[rank], there)
+        start[action] = begun
+        now = begun + rows.durations[action]
         link = rows.link[action]
         gone = np.maximum(link_free[link], now) + rows.wire[action]
         arrival[action], link_free[link], clock[rank] = gone, gone, now
         position[rank] = action + 1
         if (position[rank] == rows.limit[rank]).any():
             working = working[position[working] < rows.limit[working]]
-    return [float(of_run) for of_run in np.maximum.reduceat(clock, np.flatnonzero(np.diff(rows.run, prepend=-1)))]
+    return np.split(start, rows.starts[1:])

@@ -86,20 +86,12 @@ class Wires:
 
 def _wires(graph: Graph, num_stages: int, forward_s: ArrayLike, backward_s: ArrayLike, meeting_s: ArrayLike) -> Wires:
     boundaries = (num_stages - 1,)
-    table = [_seconds(forward_s, boundaries, "handoff_s"), _seconds(backward_s, boundaries, "handoff_backward_s")]
-    receiver = np.flatnonzero(graph.needs >= 0)
-    sender = graph.needs[receiver]
-    away = (graph.rank[receiver] != graph.rank[sender]) & (np.maximum(receiver, sender) < graph.first[graph.ranks])
-    receiver, sender = receiver[away], sender[away]
-    is_forward = graph.kind[receiver] == Kind.FORWARD
-    stage = graph.stage[receiver]
-    ranks = len(graph.first) - 1
-    seconds, link = np.zeros(len(graph.kind)), graph.rank * (ranks + 1)
-    seconds[sender[is_forward]] = table[0][stage[is_forward] - 1]
-    seconds[sender[~is_forward]] = table[1][stage[~is_forward]]
-    link[sender] = graph.rank[sender] * ranks + graph.rank[receiver]
+    forward, backward = graph.sent
+    seconds = np.zeros(len(graph.kind))
+    seconds[forward.sender] = _seconds(forward_s, boundaries, "handoff_s")[forward.boundary]
+    seconds[backward.sender] = _seconds(backward_s, boundaries, "handoff_backward_s")[backward.boundary]
     seconds[graph.held] = _seconds(meeting_s, (), "meeting_s")
-    return Wires(seconds, link)
+    return Wires(seconds, graph.link)
 
 
 def _seconds(given: ArrayLike, shape: tuple[int, ...], name: str) -> FloatArray:
@@ -122,8 +114,7 @@ def _durations(graph: Graph, shape: tuple[int, ...], times: Mapping[Kind, ArrayL
             table[kind] = _seconds(seconds, shape, kind.name.lower())
         elif (graph.kind == kind).any():
             raise InputError(f"the order has {kind.letter} actions, but no time was given for {kind.name.lower()}")
-    durations, real = np.zeros(len(graph.kind)), graph.real
-    durations[real] = table[graph.kind[real], graph.rank[real], graph.chunk[real]]
+    durations = np.where(graph.real, table.ravel()[graph.kind_of_chunk(shape)], 0.0)
     if not durations.any():
         raise InputError("all times of the order's actions are 0")
     return durations
@@ -145,6 +136,11 @@ class Run:
     def starts_s(self) -> FloatArray:
         """The start of each row."""
         return _run(self, blocking=False)[0]
+
+    def spans_s(self, start: FloatArray) -> tuple[float, float]:
+        """(the longest time from a rank's first start to its last end, the makespan), from the start of each row."""
+        end, (first, last) = start + self.durations, self.graph.ends_of_ranks
+        return float((end[last] - start[first]).max()), float(end.max())
 
     def busy_s(self) -> FloatArray:
         """Seconds of work of each rank."""

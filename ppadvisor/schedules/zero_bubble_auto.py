@@ -7,7 +7,7 @@ micro-batch, once for each of the paper's choices, and takes the best of these, 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import product
 from typing import NamedTuple
 
@@ -15,8 +15,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ppadvisor.errors import InputError
-from ppadvisor.schedules.base import Kind, RankOrder, looped_placement, peak_in_flight_chunks
-from ppadvisor.schedules.replay import replay
+from ppadvisor.schedules.base import FloatArray, Kind, RankOrder, looped_placement, peak_in_flight_chunks
+from ppadvisor.schedules.many_runs import starts_s
+from ppadvisor.schedules.replay import build_graph, timed_run
 from ppadvisor.schedules.split_backward import alternating_order
 
 ENOUGH = 8
@@ -56,6 +57,8 @@ class _Builder:
         self.forward_end, self.input_end = ([list[float]() for _ in range(self.p)] for _ in range(2))
         self.weights_done = [0] * self.p
         self.kinds = [list[int]() for _ in range(self.p)]
+        self.decisive: set[str] = set()
+        """The choices without which something else would have been done."""
 
     def forward_there(self, rank: int) -> float:
         """When the rank's next forward could start."""
@@ -104,8 +107,13 @@ class _Builder:
             self.weights(rank)
         gap_s = until - self.clock[rank]
         spare_s = max(self.idle) - self.idle[rank]
-        if gap_s > 0 and self.weights_due(rank) and (self.choices.always_fill or gap_s > spare_s):
+        if gap_s > 0 and self.weights_due(rank) and (gap_s > spare_s or self.chosen("always_fill")):
             self.weights(rank)
+
+    def chosen(self, name: str) -> bool:
+        """The choice of this name, on which it hangs what is done."""
+        self.decisive.add(name)
+        return bool(getattr(self.choices, name))
 
 
 def _forwards_more(work: _Builder) -> list[int]:
@@ -119,7 +127,8 @@ def _forwards_more(work: _Builder) -> list[int]:
         there, clock = gradient_end + times.handoff_s[rank], work.clock[rank]
         while more[rank] + 1 < work.m and work.fits(work.held[rank] + more[rank] + 1):
             end = clock + times.forward_s[rank]
-            if (clock >= there) if work.choices.late_forward else (end > there):
+            late, early = clock >= there, end > there
+            if late if late == early or work.chosen("late_forward") else early:
                 break
             clock, more[rank] = end, more[rank] + 1
         gradient_end = max(clock, there) + times.input_grad_s[rank]
@@ -142,21 +151,27 @@ def _warm_up(work: _Builder) -> None:
 
 def _wants_forward(work: _Builder, rank: int) -> bool:
     """Whether the rank does a forward in this round; it may leave it out where that holds up its next gradient."""
-    done, times = len(work.forward_end[rank]), work.times
+    done = len(work.forward_end[rank])
     if done >= work.m:
         return False
-    if not work.choices.skip_forward or rank == work.p - 1 or done < len(work.forward_end[rank + 1]) + 2:
+    if rank == work.p - 1 or done < len(work.forward_end[rank + 1]) + 2:
         return True
+    return not _holds_up(work, rank) or not work.chosen("skip_forward")
+
+
+def _holds_up(work: _Builder, rank: int) -> bool:
+    """Whether a forward would hold up the rank's next gradient, and the rank has idled enough to leave it out."""
+    times = work.times
     behind = rank + 1
     there = work.clock[behind] + times.forward_s[behind] + times.input_grad_s[behind] + times.handoff_s[rank]
     clock, held, due = work.clock[rank], work.held[rank] + 1, work.weights_due(rank)
     if clock >= there:
-        return False
+        return True
     while not work.fits(held) and due:
         clock, held, due = clock + times.weight_grad_s[rank], held - 1 + times.freed_at_input_grad, due - 1
     if clock + times.forward_s[rank] <= there:
-        return True
-    return there - work.clock[rank] > max(work.idle) - work.idle[rank]
+        return False
+    return there - work.clock[rank] <= max(work.idle) - work.idle[rank]
 
 
 def _round(work: _Builder) -> None:
@@ -176,7 +191,12 @@ def _round(work: _Builder) -> None:
 
 
 def _build(m: int, times: StageTimes, choices: Choices) -> tuple[RankOrder, ...]:
-    """The order of each rank: warm-up, a round for each further micro-batch, and the weight gradients left."""
+    """The order of each rank that these choices make."""
+    return _orders_of(_built(m, times, choices))
+
+
+def _built(m: int, times: StageTimes, choices: Choices) -> _Builder:
+    """What each rank does: warm-up, a round for each further micro-batch, and the weight gradients left."""
     work = _Builder(m, times, choices)
     _warm_up(work)
     for _ in range(1, m):
@@ -184,6 +204,10 @@ def _build(m: int, times: StageTimes, choices: Choices) -> tuple[RankOrder, ...]
     for rank in range(work.p):
         while work.weights_due(rank):
             work.weights(rank)
+    return work
+
+
+def _orders_of(work: _Builder) -> tuple[RankOrder, ...]:
     return tuple(RankOrder.counting(np.array(kinds)) for kinds in work.kinds)
 
 
@@ -206,24 +230,28 @@ def _candidates(m: int, times: StageTimes) -> Iterator[tuple[Choices | int, tupl
     peaks = [peak_in_flight_chunks(order, times.freed_at_input_grad).max() for order in by_hand]
     if peaks[0] <= times.memory_limit + 1e-9:
         yield 1, by_hand[0]
+    built: list[_Builder] = []
     for flags in product((True, False), repeat=3):
-        yield Choices(*flags), _build(m, times, Choices(*flags))
+        choices = Choices(*flags)
+        # where no choice decided that differs now, the same would come out
+        if not any(all(getattr(w.choices, name) == getattr(choices, name) for name in w.decisive) for w in built):
+            built.append(_built(m, times, choices))
+            yield choices, _orders_of(built[-1])
     if peaks[1] <= times.memory_limit + 1e-9:
         yield 2, by_hand[1]
 
 
-def _score(order: tuple[RankOrder, ...], times: StageTimes) -> tuple[float, float]:
-    """Longest span of a rank, first start to last end, and makespan."""
-    result = replay(
-        order,
-        looped_placement(len(order), 1),
-        times.forward_s,
-        input_grad_s=times.input_grad_s,
-        weight_grad_s=times.weight_grad_s,
-        handoff_s=times.handoff_s,
-    )
-    span_s = max(float(end[-1] - start[0]) for start, end in zip(result.start_s, result.end_s, strict=True))
-    return span_s, result.makespan_s
+def _scores(orders: Sequence[tuple[RankOrder, ...]], times: StageTimes) -> tuple[FloatArray, FloatArray]:
+    """Of each order the longest span of a rank, first start to last end, and the makespan."""
+    placement = looped_placement(len(times.forward_s), 1)
+    of_kinds = {
+        Kind.FORWARD: times.forward_s,
+        Kind.INPUT_GRAD: times.input_grad_s,
+        Kind.WEIGHT_GRAD: times.weight_grad_s,
+    }
+    runs = [timed_run(build_graph(o, placement), placement, of_kinds, times.handoff_s, times.handoff_s) for o in orders]
+    found = np.array([run.spans_s(start) for run, start in zip(runs, starts_s(runs), strict=True)])
+    return found[:, 0], found[:, 1]
 
 
 def _best(m: int, times: StageTimes) -> tuple[Choices | int, tuple[RankOrder, ...]]:
@@ -232,7 +260,7 @@ def _best(m: int, times: StageTimes) -> tuple[Choices | int, tuple[RankOrder, ..
     Of those within `ALIKE` of it the one with the shortest makespan.
     """
     candidates = list(_candidates(m, times))
-    spans_s, makespans_s = np.array([_score(order, times) for _, order in candidates]).T
+    spans_s, makespans_s = _scores([order for _, order in candidates], times)
     spans_s = np.where(makespans_s <= makespans_s[0] * (1 + ALIKE), spans_s, np.inf)
     return candidates[int(np.argmin(np.where(spans_s <= spans_s.min() * (1 + ALIKE), makespans_s, np.inf)))]
 

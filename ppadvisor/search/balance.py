@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from ppadvisor.engine.balanced import balanced_plan, faster_plan, with_split
-from ppadvisor.engine.evaluate import estimate_fitting, estimate_plan
+from collections.abc import Sequence
+
+from ppadvisor.engine.balanced import balanced_plan, faster_plans, with_split
+from ppadvisor.engine.evaluate import Measured, estimate_fitting, estimate_plan, estimates_of, measured
 from ppadvisor.engine.partition import balanced_split
 from ppadvisor.engine.problem import Problem
 from ppadvisor.engine.results import PlanEstimate
@@ -15,25 +17,41 @@ from ppadvisor.specs.plan import PlanSpec
 
 def fitting_with_best_split(problem: Problem, plan: PlanSpec, *, margin: float) -> PlanEstimate | None:
     """The plan with the faster of its own split and the balanced one, of those that fit; None where neither does."""
-    faster = _faster(problem, plan, margin=margin)
-    plans = [plan] if faster is None else [faster, plan]
-    fitting = (estimate_fitting(problem, one, margin=margin) for one in plans)
-    return next((estimate for estimate in fitting if estimate is not None), None)
+    (found,) = first_that_fit(problem, splits_to_try(problem, (plan,), margin=margin), margin=margin)
+    return estimates_of((found,))[0] if found else None
+
+
+def splits_to_try(problem: Problem, plans: Sequence[PlanSpec], *, margin: float) -> list[list[PlanSpec]]:
+    """Of each plan the one with the balanced split where that is faster, then the plan as it is."""
+    faster = _faster(problem, plans, margin=margin)
+    return [[plan] if other is None else [other, plan] for plan, other in zip(plans, faster, strict=True)]
+
+
+def first_that_fit(problem: Problem, tried: Sequence[Sequence[PlanSpec]], *, margin: float) -> list[Measured | None]:
+    """Of several lists of plans the first of each that fits into memory, None where none does; measured together."""
+    found: dict[int, Measured] = {}
+    for turn in range(max(map(len, tried), default=0)):
+        open_ = [index for index, plans in enumerate(tried) if index not in found and len(plans) > turn]
+        of_turn = measured(problem, [tried[index][turn] for index in open_], margin=margin)
+        found |= {index: one for index, one in zip(open_, of_turn, strict=True) if one.memory.fits}
+    return [found.get(index) for index in range(len(tried))]
 
 
 def with_fastest_split(problem: Problem, estimate: PlanEstimate, *, margin: float) -> PlanEstimate:
     """A plan that deserves a closer look, with the fastest split that is known for it."""
-    faster = _faster(problem, estimate.plan, margin=margin, thorough=True)
+    (faster,) = _faster(problem, (estimate.plan,), margin=margin, thorough=True)
     better = estimate_fitting(problem, faster, margin=margin) if faster else None
     return better if better and better.time.step_time_s < estimate.time.step_time_s else estimate
 
 
-def _faster(problem: Problem, plan: PlanSpec, *, margin: float, thorough: bool = False) -> PlanSpec | None:
-    """`faster_plan`, where the trainer takes any split; None where its chunks are too small for the recomputation."""
+def _faster(
+    problem: Problem, plans: Sequence[PlanSpec], *, margin: float, thorough: bool = False
+) -> list[PlanSpec | None]:
+    """`faster_plans`, where the trainer takes any split; None where chunks are too small for the recomputation."""
     if problem.framework.splits is not None:
-        return None
-    faster = faster_plan(problem, plan, margin=margin, thorough=thorough)
-    return faster if faster and _legal(problem, faster) else None
+        return [None] * len(plans)
+    faster = faster_plans(problem, plans, margin=margin, thorough=thorough)
+    return [one if one and _legal(problem, one) else None for one in faster]
 
 
 def _legal(problem: Problem, plan: PlanSpec) -> bool:
@@ -53,9 +71,9 @@ def with_fewer_layers(problem: Problem, estimate: PlanEstimate, *, margin: float
     splits = {plan.layers_per_chunk}
     if even and problem.framework.splits is None:
         splits.add(even)
-    tried = [with_split(fewer, split) for split in sorted(splits)]
-    fitting = [estimate_fitting(problem, one, margin=margin) for one in tried if _legal(problem, one)]
-    best = min([estimate, *filter(None, fitting)], key=lambda one: one.time.step_time_s)
+    tried = [one for split in sorted(splits) if _legal(problem, one := with_split(fewer, split))]
+    fitting = estimates_of([one for one in measured(problem, tried, margin=margin) if one.memory.fits])
+    best = min([estimate, *fitting], key=lambda one: one.time.step_time_s)
     return estimate if best is estimate else with_fewer_layers(problem, best, margin=margin)
 
 

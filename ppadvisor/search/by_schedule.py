@@ -7,13 +7,13 @@ from collections.abc import Sequence
 import numpy as np
 
 from ppadvisor import frameworks, schedules
-from ppadvisor.engine.evaluate import estimate_plan
+from ppadvisor.engine.evaluate import estimate_plans
 from ppadvisor.engine.results import PlanEstimate
 from ppadvisor.engine.tables import plan_of
 from ppadvisor.search.advise import miss_note
 from ppadvisor.search.ranking import Ranked
 from ppadvisor.search.results import ScheduleBest
-from ppadvisor.search.shortlist import fitting_estimates
+from ppadvisor.search.shortlist import fitting_of_each
 
 
 def best_of_each_schedule(ranked: Ranked, shown: Sequence[PlanEstimate], *, margin: float) -> tuple[ScheduleBest, ...]:
@@ -21,8 +21,17 @@ def best_of_each_schedule(ranked: Ranked, shown: Sequence[PlanEstimate], *, marg
 
     Schedules without a legal plan come last, with the reason.
     """
-    found = [_best(ranked, shown, index, margin) for index in range(len(ranked.space.plans.schedule_names))]
-    return tuple(sorted(found, key=_rank_key))
+    names = ranked.space.plans.schedule_names
+    # what is shown was chosen with more care than one look at the array forms' first
+    found = {
+        index: of_schedule[0]
+        for index, name in enumerate(names)
+        if (of_schedule := sorted((e for e in shown if e.plan.schedule == name), key=lambda e: e.time.step_time_s))
+    }
+    for look in (_first_that_fits, _least):
+        found |= look(ranked, [index for index in range(len(names)) if index not in found], margin)
+    best = [_best(ranked, index, found.get(index)) for index in range(len(names))]
+    return tuple(sorted(best, key=_rank_key))
 
 
 def _rank_key(best: ScheduleBest) -> tuple[int, float]:
@@ -32,21 +41,26 @@ def _rank_key(best: ScheduleBest) -> tuple[int, float]:
     return int(not best.estimate.memory.fits), float(f"{best.estimate.time.step_time_s:.10g}")
 
 
-def _best(ranked: Ranked, shown: Sequence[PlanEstimate], index: int, margin: float) -> ScheduleBest:
+def _first_that_fits(ranked: Ranked, schedule_indices: list[int], margin: float) -> dict[int, PlanEstimate]:
+    """The best plan that fits of each of these schedules."""
+    orders = [ranked.order[ranked.plans.schedule[ranked.order] == index] for index in schedule_indices]
+    fitting = zip(schedule_indices, fitting_of_each(ranked, orders, 1, margin=margin), strict=True)
+    return {index: found[0] for index, found in fitting if found}
+
+
+def _least(ranked: Ranked, schedule_indices: list[int], margin: float) -> dict[int, PlanEstimate]:
+    """The legal plan that needs least of each of these schedules."""
+    legal = {index: np.flatnonzero(ranked.plans.schedule == index) for index in schedule_indices}
+    least = {index: row for index, rows in legal.items() if (row := ranked.decided.least_peak(rows)) is not None}
+    plans = [plan_of(ranked.plans, row) for row in least.values()]
+    return dict(zip(least, estimate_plans(ranked.problem, plans, margin=margin), strict=True))
+
+
+def _best(ranked: Ranked, index: int, estimate: PlanEstimate | None) -> ScheduleBest:
     name = ranked.space.plans.schedule_names[index]
-    run_by = frameworks.who_runs(name)
-    # what is shown was chosen with more care than one look at the array forms' first
-    for estimate in sorted((e for e in shown if e.plan.schedule == name), key=lambda e: e.time.step_time_s):
-        return ScheduleBest(schedule=name, estimate=estimate, note="fits", run_by=run_by)
-    rows = ranked.order[ranked.plans.schedule[ranked.order] == index]
-    for estimate in fitting_estimates(ranked, rows, 1, margin=margin):
-        return ScheduleBest(schedule=name, estimate=estimate, note="fits", run_by=run_by)
-    least = ranked.decided.least_peak(np.flatnonzero(ranked.plans.schedule == index))
-    if least is not None:
-        estimate = estimate_plan(ranked.problem, plan_of(ranked.plans, least), margin=margin)
-        note = "fits" if estimate.memory.fits else miss_note(estimate)
-        return ScheduleBest(schedule=name, estimate=estimate, note=note, run_by=run_by)
-    return ScheduleBest(schedule=name, estimate=None, note=_why_illegal(ranked, index), run_by=run_by)
+    said = "fits" if estimate is not None and estimate.memory.fits else None
+    note = said or (miss_note(estimate) if estimate else _why_illegal(ranked, index))
+    return ScheduleBest(schedule=name, estimate=estimate, note=note, run_by=frameworks.who_runs(name))
 
 
 def _why_illegal(ranked: Ranked, index: int) -> str:

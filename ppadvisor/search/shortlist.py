@@ -6,15 +6,15 @@ at its steady rate, tells them apart within about a part in a thousand. Only wha
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import islice
 
 import numpy as np
 
-from ppadvisor.engine.evaluate import estimate_fitting, quick_steps_s
+from ppadvisor.engine.evaluate import Measured, estimates_of, quick_steps_s
 from ppadvisor.engine.results import PlanEstimate
 from ppadvisor.engine.tables import plan_of
-from ppadvisor.search.balance import fitting_with_best_split, with_fastest_split, with_fewer_layers
+from ppadvisor.search.balance import first_that_fit, splits_to_try, with_fastest_split, with_fewer_layers
 from ppadvisor.search.fewest_layers import SOME_LAYERS
 from ppadvisor.search.noise import simplest_first
 from ppadvisor.search.ranking import IntArray, Ranked, as_printed
@@ -65,15 +65,30 @@ def fitting_estimates(
 
     With `balance` each has the fastest split that is known for it, and recomputes no more layers than it must.
     """
-    found: list[PlanEstimate] = []
-    fitting = fitting_with_best_split if balance else estimate_fitting
-    for row in islice(_distinct(ranked, order), wanted * TRIES):
-        estimate = fitting(ranked.problem, plan_of(ranked.plans, row), margin=margin)
-        if estimate is not None:
-            found.append(_fewest_layers(ranked, estimate, margin) if balance else estimate)
-        if len(found) == wanted:
+    return fitting_of_each(ranked, [order], wanted, margin=margin, balance=balance)[0]
+
+
+def fitting_of_each(
+    ranked: Ranked, orders: Sequence[IntArray], wanted: int, *, margin: float, balance: bool = True
+) -> list[list[PlanEstimate]]:
+    """`fitting_estimates` of several orders: what is looked at, is looked at together."""
+    rows = [islice(_distinct(ranked, order), wanted * TRIES) for order in orders]
+    fitting = [list[Measured]() for _ in orders]
+    while True:
+        tried = [
+            (index, row) for index in range(len(orders)) for row in islice(rows[index], wanted - len(fitting[index]))
+        ]
+        if not tried:
             break
-    return found
+        plans = [plan_of(ranked.plans, row) for _, row in tried]
+        splits = splits_to_try(ranked.problem, plans, margin=margin) if balance else [[one] for one in plans]
+        for (index, _), found in zip(tried, first_that_fit(ranked.problem, splits, margin=margin), strict=True):
+            fitting[index] += [found] if found else []
+    estimates = iter(estimates_of([one for of_order in fitting for one in of_order]))
+    return [
+        [_fewest_layers(ranked, one, margin) if balance else one for one in islice(estimates, len(of_order))]
+        for of_order in fitting
+    ]
 
 
 def _fewest_layers(ranked: Ranked, estimate: PlanEstimate, margin: float) -> PlanEstimate:

@@ -213,10 +213,10 @@ def _with_splits(problem: Problem, base: IntArray, v: int, splits: dict[Split, i
     model = problem.model
     head = head_in_layers(model, problem.training.sequence_length)
     parts = [np.zeros((0, len(BASE_COLUMNS)), dtype=np.int64)]
-    for p in np.unique(base[:, 0]):
+    for p in sorted(set(base[:, 0].tolist())):  # np.unique would import numpy.ma, for a fiftieth of a small question
         rows = base[base[:, 0] == p]
         own = problem.framework.splits
-        tried = own(model, int(p), v) if own else candidate_splits(model.num_layers, int(p) * v, head)
+        tried = own(model, p, v) if own else candidate_splits(model.num_layers, p * v, head)
         ids = [splits.setdefault(s, len(splits)) for s in tried]
         if ids:
             tiled = np.tile(np.array(ids, dtype=np.int64), len(rows))

@@ -68,7 +68,7 @@ def predicted_parts(inputs: PlanInputs) -> dict[str, FloatArray]:
 def saved_peaks(pipeline: Pipeline) -> list[float]:
     """The most that is saved on each rank, at whatever moment: what waits for its weight gradient without gradients."""
     inputs = pipeline.inputs
-    saved = held_bytes(inputs).alive
+    saved = held_bytes(inputs).alive[0]
     one = Held(saved, saved, np.zeros_like(saved))
     assert pipeline.orders is not None
     stash = stash_of(pipeline.orders, one, np.zeros_like(saved), inputs.stages.chunk_head[0])

@@ -9,7 +9,7 @@ import pytest
 
 from ppadvisor.schedules import SCHEDULES, get, many_runs
 from ppadvisor.schedules.base import IntArray, Kind, RankOrder
-from ppadvisor.schedules.many_runs import makespans_s
+from ppadvisor.schedules.many_runs import makespans_s, starts_s
 from ppadvisor.schedules.replay import Run, ScheduleDeadlock, build_graph, replay, timed_run
 from ppadvisor.schedules.steady import seconds_a_round
 from tests.schedules.oracle import Times, default_order, runnable_cases, uniform_chunk_times
@@ -35,14 +35,20 @@ def test_many_at_once_take_what_each_takes_alone(most_actions: int, monkeypatch:
     """Every schedule with times of its own: run together, in one batch or several, to the last bit the replay's."""
     monkeypatch.setattr(many_runs, "MOST_ACTIONS", most_actions)
     rng = np.random.default_rng(11)
-    runs, expected = [], []
+    runs, expected, starts = [], [], []
     for name, p, m in CASES:
         order, placement = default_order(get(name), p, m)
         times = uniform_chunk_times(rng, placement)
         runs.append(run_of(order, placement, times))
-        expected.append(replay(order, placement, **times.to_replay()).makespan_s)
+        alone = replay(order, placement, **times.to_replay())
+        expected.append(alone.makespan_s)
+        starts.append([start.tolist() for start in alone.start_s])
     assert {name for name, _, _ in CASES} == set(SCHEDULES)
     assert makespans_s(runs) == expected
+    found = [
+        [start.tolist() for start in run.of_ranks(of_run)] for run, of_run in zip(runs, starts_s(runs), strict=True)
+    ]
+    assert found == starts
 
 
 def test_a_deadlock_among_many_is_told() -> None:

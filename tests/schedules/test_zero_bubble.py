@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,14 @@ from ppadvisor.schedules.replay import replay
 from ppadvisor.schedules.split_backward import alternating_order
 from ppadvisor.schedules.v_blocks import half_block, half_limit, min_block, min_limit
 from ppadvisor.schedules.v_shape import block_order, idle_units
-from ppadvisor.schedules.zero_bubble_auto import equal_times_order, search_order
+from ppadvisor.schedules.zero_bubble_auto import (
+    Choices,
+    StageTimes,
+    _build,
+    _candidates,
+    equal_times_order,
+    search_order,
+)
 from tests.schedules.oracle import Times, default_order, faults, log_normal_chunk_times, uniform_chunk_times
 from tests.schedules.test_orders import closed_form_faults
 
@@ -417,3 +425,20 @@ def test_search_is_fast(p: int, m: int, seconds: float) -> None:
     begin = time.process_time()
     search_order(p, m, 1.0, 1.1, 0.7, 0.02, memory_limit=2 * p)
     assert time.process_time() - begin < seconds
+
+
+def test_choices_that_decide_nothing_are_not_built_twice() -> None:
+    """For random times and limits each of the eight choices makes an order that is among the candidates."""
+    rng, fewer = np.random.default_rng(3), 0
+    for _ in range(30):
+        p = int(rng.integers(2, 6))
+        forward, gradient, weights = ((0.5 + rng.random(p) * rng.choice([0.0, 1.0])).tolist() for _ in range(3))
+        links, limit = (0.3 * rng.random(p - 1)).tolist(), float(rng.integers(1, 2 * p + 1))
+        times = StageTimes(forward, gradient, weights, links, limit)
+        tried = [order for name, order in _candidates(3 * p, times) if isinstance(name, Choices)]
+        fewer += 8 - len(tried)
+        known = {tuple(order.actions.tobytes() for order in one) for one in tried}
+        for flags in product((True, False), repeat=3):
+            made = _build(3 * p, times, Choices(*flags))
+            assert tuple(order.actions.tobytes() for order in made) in known
+    assert fewer > 0
