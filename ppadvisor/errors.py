@@ -32,14 +32,14 @@ class RefusedError(PpadvisorError):
 
 
 def printable(text: str) -> str:
-    r"""The text without what drives a terminal or hides in it: such characters as their escapes, lines stay lines.
+    r"""The text as one line, without what drives a terminal or hides in it: such characters as their escapes.
 
     >>> printable("ok\x1b[2J")
     'ok\\x1b[2J'
     """
     if text.isprintable():
         return text
-    return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode("ascii") for c in text)
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
 
 
 def nearest(name: str, allowed: Iterable[str]) -> str | None:

@@ -18,7 +18,7 @@ COMPARISONS: dict[str, Callable[[float, float], bool]] = {
     "<": operator.lt,
     ">": operator.gt,
 }
-GATE = re.compile(r"\s*([A-Za-z_]+)\s*(<=|>=|<|>)\s*(\S+)\s*")
+GATE = re.compile(r"\s*([A-Za-z_]+)\s*(<=|>=|<|>)\s*(\S+(?:\s+%)?)\s*")
 
 
 @dataclass(frozen=True)
@@ -94,4 +94,6 @@ def parse_gate(text: str, where: str = "--gate") -> Gate:
     if match[1] not in names:
         raise unknown_name("metric", match[1], names, where=where)
     metric = names[match[1]]
-    return Gate(" ".join(text.split()), metric, match[2], metric.read(match[3], f"{where} {metric.name}"))
+    return Gate(
+        " ".join(text.split()), metric, match[2], metric.read("".join(match[3].split()), f"{where} {metric.name}")
+    )

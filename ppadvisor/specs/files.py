@@ -212,10 +212,12 @@ def _check_yaml_keys(root: Any) -> None:
             line = node.start_mark.line + 1
             raise ValueError(f"line {line}: the tag {node.tag[:60]!r} makes an object; not accepted")
         if node.id == "mapping":
-            counted = Counter(key.value for key, _ in node.value if isinstance(key.value, str) and key.value != "<<")
-            twice = [key for key, number in counted.items() if number > 1]
+            keys = [key for key, _ in node.value if isinstance(key.value, str) and key.value != "<<"]
+            counted = Counter(key.value for key in keys)
+            twice = [key for key in keys if counted[key.value] > 1]
             if twice:
-                raise ValueError(f"the key {twice[0]!r} stands twice")
+                first, again = [key.start_mark.line + 1 for key in twice if key.value == twice[0].value][:2]
+                raise ValueError(f"line {again}: the key {twice[0].value!r} stands twice, first on line {first}")
             waiting += [child for _, child in node.value]
         elif node.id == "sequence":
             waiting += node.value

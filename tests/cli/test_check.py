@@ -173,8 +173,8 @@ def test_bad_gates(cli: Cli, script: Path, gate: str, message: str) -> None:
 
 
 def test_shares_above_one_in_percent(cli: Cli, script: Path) -> None:
-    """A limit of exactly 1, and one above it that says so."""
-    gates = ("--gate", "peak_memory_fraction<=1", "--gate", "regret<=900%")
+    """A limit of exactly 1, and one above it that says so, with blanks or without."""
+    gates = ("--gate", "peak_memory_fraction<=1", "--gate", "regret<= 900 %")
     result = cli("check", str(script), *GPU, *gates, "--format", "json")
     assert [gate["limit"] for gate in result.document["gates"]] == [1.0, 9.0]
     assert result.exit_code == 0

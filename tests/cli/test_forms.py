@@ -26,6 +26,9 @@ RECIPE = ("check", str(BRIDGE / "llama32_1b_pretrain.yaml"), "--model", "llama-3
     [
         ("megatron", "megatron-bridge", "plan.yaml", ("--gpus", "8")),
         ("zero-bubble", "zero-bubble", "train.sh", ()),
+        ("zero-bubble --schedule 1f1b", "zero-bubble", "train.sh", ()),
+        ("zero-bubble --schedule interleaved-1f1b", "zero-bubble", "train.sh", ()),
+        ("zero-bubble --schedule gis-h", "zero-bubble", "train.sh", ()),
     ],
 )
 def test_from_plan_to_check(
@@ -33,7 +36,7 @@ def test_from_plan_to_check(
 ) -> None:
     """Every plan that `plan` shows comes back from `check` the same, at the same time and peak; bytes repeat."""
     path, written = tmp_path / "plans.json", tmp_path / name
-    cli(*QUESTION, *UNTIED, "--framework", trainer, "--output", str(path))
+    cli(*QUESTION, *UNTIED, "--framework", *trainer.split(), "--output", str(path))
     shown = json.loads(path.read_text())["plans"]
     for rank, wanted in enumerate(shown, 1):
         result = cli("launch", f"{path}#{rank}", "--framework", form, "--output", str(written))

@@ -104,7 +104,7 @@ MAPPINGS = "a0: &a0 {x: 1}\n" + "".join(
         ("!custom\na: 1\n", "makes an object"),
         ("a: " + "[" * 5_000, "nested too deeply"),
         ("".join("  " * depth + "a:\n" for depth in range(900)), "nested too deeply"),
-        ("a: 1\na: 2\n", "stands twice"),
+        ("a: 1\nb: 1\na: 2\n", "line 3: the key 'a' stands twice, first on line 1"),
         ("- 1\n", "no mapping"),
         ("", "no mapping"),
         ("a: 'x\n", "not valid YAML"),

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+from ppadvisor import schedules
 from ppadvisor.frameworks.configuration import OF_A_SCRIPT, Configuration, Given, GpusUnknown, Remark
 from ppadvisor.frameworks.megatron.arguments import parse
 from ppadvisor.frameworks.megatron.call import TrainingCall, training_call
@@ -27,7 +28,10 @@ from ppadvisor.specs.training import TrainingSpec
 MAX_SCRIPT_BYTES = 300_000
 FRAMEWORK = "zero-bubble"
 TAKES = OF_A_SCRIPT
-ITS_OWN = re.compile(r"--(enable-zero-bubble|zero-bubble-|enable-zb-runtime|interleave-group-size|enable-1f1b-v)")
+ITS_OWN = re.compile(
+    r"--(enable-zero-bubble|zero-bubble-|enable-zb-runtime|interleave-group-size|enable-1f1b-v"
+    r"|no-pre-communication-optimization|allow-padding-num-layers)"
+)
 LGD = ("layernorm", "activation", "dropout")
 """What --recompute-lgd drops."""
 
@@ -104,7 +108,9 @@ def _plan(run: ForkRun, file: str) -> PlanSpec | None:
     plan = plan_of(run, file)
     if plan is None or run.schedule is None:
         return None
-    changed: dict[str, Any] = {"schedule": run.schedule}
+    sizes = (plan.pipeline_parallel, plan.num_microbatches, plan.virtual_stages)
+    group = schedules.microbatch_group(run.schedule, *sizes)
+    changed: dict[str, Any] = {"schedule": run.schedule, "microbatch_group_size": group}
     if run.in_a_v:
         chunks = plan.layers_per_chunk
         down, up = chunks[: run.p], reversed(chunks[run.p :])
