@@ -15,7 +15,7 @@ def test_the_articles_table_in_json(cli: Cli) -> None:
     """Bubble, utilisation and overhead at p = 8 are the article's fractions, as the nearest doubles."""
     result = cli("bubble", "--pp", "8", "--microbatches", "8,32,64,133,134", "--format", "json")
     assert result.exit_code == 0
-    assert result.document["format_version"] == "1.0"
+    assert result.document["format_version"] == "1.1"
     assert result.document["rows"] == [
         {
             "pipeline_parallel": 8,

@@ -49,7 +49,7 @@ def test_table() -> None:
 def test_json_keeps_rows_as_they_are() -> None:
     """JSON holds the raw rows, also what no column shows, behind what is said beside them."""
     text = render_rows(COLUMNS, ROWS, "json", title="two plans", extra={"kind": "plans"})
-    versions = [("format_version", "1.0"), ("model_version", MODEL_VERSION)]
+    versions = [("format_version", "1.1"), ("model_version", MODEL_VERSION)]
     assert list(json.loads(text).items()) == [*versions, ("kind", "plans"), ("rows", ROWS)]
 
 
