@@ -15,7 +15,8 @@ from ppadvisor.engine.inputs import FloatArray, PlanInputs, layout_of
 from ppadvisor.engine.partition import Placement
 from ppadvisor.engine.pipeline import Pipeline, pipeline_of
 from ppadvisor.engine.problem import Problem
-from ppadvisor.engine.repeated import repeating_share
+from ppadvisor.engine.recomputation import repeated_for_weights
+from ppadvisor.engine.repeated import repeating_share, split_share
 from ppadvisor.engine.results import PlanEstimate
 from ppadvisor.engine.step_time import StageTimes, layer_passes
 from ppadvisor.frameworks.profile import Spread, Tensor
@@ -131,6 +132,12 @@ class PlanView:
     def recomputed_of_kind(self) -> FloatArray:
         """Layers of each kind that repeat work in their backward, (kinds,)."""
         held = self.inputs.stages.chunk_layers[0] * repeating_share(self.inputs)[0][:, :, None]
+        return np.asarray(held.sum(axis=(0, 1)) / self.inputs.copies[0])
+
+    def repeated_of_kind(self) -> FloatArray:
+        """Layers of each kind that their groups of weights repeat, by the share of split backwards, (kinds,)."""
+        share = repeated_for_weights(self.inputs) * split_share(self.inputs)
+        held = self.inputs.stages.chunk_layers[0] * share[0][:, :, None]
         return np.asarray(held.sum(axis=(0, 1)) / self.inputs.copies[0])
 
     def layers(

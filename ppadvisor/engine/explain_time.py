@@ -30,6 +30,7 @@ from ppadvisor.engine.memory_states import (
     main_gradient_bytes_per_parameter,
     optimizer_bytes_per_parameter,
 )
+from ppadvisor.engine.recomputation import weight_groups
 from ppadvisor.engine.step_time import WORK_PARTS, equal_stages_s, optimizer_s
 
 MEGATRON = "Narayanan et al. 2021, arXiv 2104.04473"
@@ -80,6 +81,15 @@ def _recompute(view: PlanView) -> Formula:
     whole = "a layer's whole forward" if choice.kind == "full" else "nothing"
     what = "the forward of " + ", ".join(choice.modules) if choice.modules else whole
     source = f"recompute {choice.text} repeats {what}; Korthikanti et al. 2022, arXiv 2205.05198, section 5"
+    again = view.repeated_of_kind()
+    if again.any():
+        groups = weight_groups(view.inputs)
+        seconds = np.array([float(passes["recompute"].backward[0]) for passes in view.passes])
+        more, more_values = view.layers(again, "R_g", seconds * groups, count="L_g")
+        text, values = f"({text} + {more})", values | more_values
+        many = " or ".join(f"{count:g}" for count in sorted(set(groups[again > 0].tolist())))
+        source += f"; a split backward repeats it for the input gradient and for each of {many} groups of weights: "
+        source += "torch 2.13 torch/distributed/pipelining/_backward.py:288-347"
     return view.formula(f"m * {text} / p", source, values, alive=choice.kind != "none")
 
 

@@ -14,9 +14,15 @@ from ppadvisor.engine.layer_work import (
     tensors_in_work,
     work_by_half,
 )
-from ppadvisor.engine.memory_waiting import freed_tail_per_chunk, received_gradient, waiting_per_layer
-from ppadvisor.engine.recomputation import group_layers, layer_input_bytes
-from ppadvisor.engine.split_work import input_step_bytes, weight_step_bytes
+from ppadvisor.engine.memory_waiting import freed_tail_per_chunk, let_go_per_chunk, received_gradient, waiting_per_layer
+from ppadvisor.engine.recomputation import group_layers, layer_input_bytes, repeated_for_weights, weight_groups
+from ppadvisor.engine.split_work import (
+    input_step_bytes,
+    repeats_before,
+    repeats_of_last,
+    used_gradients,
+    weight_step_bytes,
+)
 from ppadvisor.specs.model import LayerKind
 
 KORTHIKANTI = "Korthikanti et al. 2022, arXiv 2205.05198"
@@ -34,16 +40,19 @@ def waiting_activations(view: StageView) -> Formula:
         lambda chunk: chunk.waiting if whole and chunk.embedding else 0.0, "w", "A", view.whole_layers
     )
     text, values = " + ".join(filter(None, [text, first])), values | more
-    tails, received = (found(inputs)[0, view.stage] for found in (freed_tail_per_chunk, received_gradient))
+    functions = freed_tail_per_chunk, received_gradient, let_go_per_chunk
+    tails, received, let_go = (found(inputs)[0, view.stage] for found in functions)
     counted = [0.0 if whole and chunk.embedding else chunk.waiting for chunk in view.chunks]
-    for name, each in ("Z", tails), ("G_r", received):
-        less = float(sum(count * each[chunk.index] for count, chunk in zip(counted, view.chunks, strict=True)))
+    every = [chunk.waiting for chunk in view.chunks]
+    for name, each, counts in ("Z", tails, counted), ("G_r", received, counted), ("A_r", let_go, every):
+        less = float(sum(count * each[chunk.index] for count, chunk in zip(counts, view.chunks, strict=True)))
         if less:
             text, values = f"{text} - {name}", {**values, name: less}
     source = (
         "S_w: all that was saved and the gradients that the weight gradients need (table of tensors that wait); w: "
         f"{view.plan.schedule.title}, {view.plan.schedule.source}"
     )
+    source += "; A_r: of recomputed layers, made again" if "A_r" in values else ""
     source += "; G_r: received, counted with the hand-off buffers" if "G_r" in values else ""
     source += f"; first stage: {TORCH}/stage.py:1018, all of its backward is done then" if first else ""
     return view.plan.formula(text or "w * n * S_w", source, values, alive=bool(text))
@@ -106,11 +115,38 @@ def recomputed_layer(view: StageView) -> Formula:
         half = int(half_that_needs_more(made, work_by_half(inputs, of_kind, choice))[0])
         values, name = {"Q_f": float(made[0][0]), "Q_a": float(made[1][0])}, ("Q_f", "Q_a")[half]
         return view.plan.formula(name, source, values, alive=at_work and values[name] > 0)
+    chunk = _in_weights(view)
+    if chunk is not None and at_work:
+        return _piled(view, chunk)
     kind = view.largest_kind(view.whole_layers)
     whole, group = view.plan.symbol("A", kind), view.of_stage(group_layers(inputs))
     text = f"{whole} - I" if group == 1 else f"g * {whole} - I"
     values = {whole: float(view.whole_layers[0, kind]), "I": float(layer_input_bytes(inputs)[0]), "g": group}
     return view.plan.formula(text, source, values, alive=at_work and group > 0)
+
+
+def _in_weights(view: StageView) -> int | None:
+    """The chunk whose weight gradients run at the peak and repeat its layers."""
+    under_way = view.plan.inputs.stash.under_way if view.plan.inputs.stash else None
+    if under_way is None:
+        return None
+    running = (under_way.weight_grad + under_way.first_weight_grad) * repeated_for_weights(view.plan.inputs)
+    return int(running[0, view.stage].argmax()) if running[0, view.stage].any() else None
+
+
+def _piled(view: StageView, chunk: int) -> Formula:
+    """What the weight gradients of a chunk's recomputed layers pile up."""
+    inputs = view.plan.inputs
+    before, last, used = (
+        float(found(inputs)[0, view.stage, chunk]) for found in (repeats_before, repeats_of_last, used_gradients)
+    )
+    groups = weight_groups(inputs)[inputs.stages.chunk_layers[0, view.stage, chunk] > 0]
+    many = " or ".join(f"{count:g}" for count in sorted(set(groups.tolist())))
+    source = (
+        f"each of a layer's {many} groups of weights repeats it, and what none reads stays till the stage is done: "
+    )
+    source += f"{TORCH}/_backward.py:288-347, torch/utils/checkpoint.py:1086-1110"
+    return view.plan.formula("A_b + A_e - G_u", source, {"A_b": before, "A_e": last, "G_u": used})
 
 
 def layer_backward_work(view: StageView) -> Formula:

@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ppadvisor.engine.inputs import FloatArray, PlanInputs, by_kind, once_per_size, remembered
-from ppadvisor.engine.memory_axes import NOTHING, Term, at
 from ppadvisor.engine.memory_states import gathered_bytes_per_parameter
 from ppadvisor.engine.parameters import layer_weights
 from ppadvisor.engine.recomputation import (
@@ -31,20 +30,20 @@ Halves = tuple[FloatArray, FloatArray]
 """Of a layer's feed-forward and of its attention, (plans,) each."""
 
 
-def recomputed_layer_bytes(inputs: PlanInputs) -> Term:
-    """The layer in work under recomputation: what it keeps once its forward has been repeated.
+def made_again(inputs: PlanInputs) -> FloatArray | None:
+    """What the layer in work keeps once its forward has been repeated, (plans, stages); None: nothing is repeated.
 
     Under full recomputation a whole layer or group of layers, under selective what is made again of one half.
     """
     full = inputs.plans.recomputed_fully()
     if not full.any() and all(choice == NONE for choice, _ in rows_by_choice(inputs)):
-        return NOTHING
+        return None
     result = inputs.largest_layer(halves_in_work(inputs)[0])
-    if full.any():
-        group = inputs.largest_layer(layer_saved(inputs)) * group_layers(inputs)
-        kept = layer_input_bytes(inputs)[:, None] * (group_layers(inputs) > 0)
-        result = np.where(full[:, None], np.maximum(group - kept, 0.0), result)
-    return at(result, "layer_backward")
+    if not full.any():
+        return result
+    group = inputs.largest_layer(layer_saved(inputs)) * group_layers(inputs)
+    kept = layer_input_bytes(inputs)[:, None] * (group_layers(inputs) > 0)
+    return np.where(full[:, None], np.maximum(group - kept, 0.0), result)
 
 
 @remembered

@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ppadvisor.engine.inputs import FloatArray, PlanInputs, by_kind, once_per_size
-from ppadvisor.engine.layer_work import recomputed_layer_bytes
 from ppadvisor.engine.memory_activations import (
     embedding_activations_bytes,
     embedding_gradient_bytes,
@@ -41,7 +40,7 @@ from ppadvisor.engine.memory_states import (
 )
 from ppadvisor.engine.memory_waiting import sent_gradients_bytes, waiting_activations_bytes, waiting_head_bytes
 from ppadvisor.engine.recomputation import drops, group_layers, recomputed_share, under_own_choice
-from ppadvisor.engine.split_work import layer_backward_work_bytes, loss_bytes
+from ppadvisor.engine.split_work import layer_backward_work_bytes, loss_bytes, recomputed_layer_bytes
 from ppadvisor.specs.assumptions import Assumption
 from ppadvisor.specs.recomputation import NONE, Recomputation
 

@@ -7,7 +7,7 @@ import numpy as np
 from ppadvisor.engine.inputs import FloatArray, PlanInputs, by_kind, once_per_size
 from ppadvisor.engine.memory_activations import final_norm_bytes
 from ppadvisor.engine.memory_axes import NOTHING, Term, once_sent, while_waiting
-from ppadvisor.engine.recomputation import layer_input_bytes, layer_saved, saved_per_chunk
+from ppadvisor.engine.recomputation import layer_input_bytes, layer_saved, recomputed_share, saved_per_chunk
 from ppadvisor.engine.stash import Held
 
 
@@ -34,7 +34,8 @@ def waiting_per_chunk(inputs: PlanInputs) -> FloatArray:
     waiting = saved_while_waiting(inputs) + gradients
     if not inputs.problem.framework.whole_backward_on_first:
         return waiting
-    return np.where(inputs.stages.chunk_embedding > 0, inputs.per_chunk(layer_saved(inputs)), waiting)
+    whole = inputs.per_chunk(layer_saved(inputs)) - let_go_per_chunk(inputs)
+    return np.where(inputs.stages.chunk_embedding > 0, whole, waiting)
 
 
 def received_gradient(inputs: PlanInputs) -> FloatArray:
@@ -53,7 +54,19 @@ def received_gradient(inputs: PlanInputs) -> FloatArray:
 
 def saved_while_waiting(inputs: PlanInputs) -> FloatArray:
     """Of `waiting_per_chunk`, what was saved, (plans, stages, chunks)."""
-    return inputs.per_chunk(layer_saved(inputs)) - freed_tail_per_chunk(inputs)
+    return inputs.per_chunk(layer_saved(inputs)) - let_go_per_chunk(inputs) - freed_tail_per_chunk(inputs)
+
+
+def let_go_per_chunk(inputs: PlanInputs) -> FloatArray:
+    """Of what a chunk's layers save, what recomputed ones do not hold while they wait, (plans, stages, chunks).
+
+    Torch's checkpoint lets go of what it made again for the input gradient, and makes it again for weight gradients;
+    other frameworks keep it for those.
+    """
+    if inputs.problem.framework.repeats is None or not inputs.plans.recomputed_fully().any():
+        return np.zeros_like(inputs.stages.chunk_head)
+    full = inputs.plans.recomputed_fully()[:, None, None]
+    return np.asarray(full * (inputs.per_chunk(layer_saved(inputs)) - saved_per_chunk(inputs)))
 
 
 def largest_in_chunk(inputs: PlanInputs, per_kind: FloatArray) -> FloatArray:
@@ -67,7 +80,9 @@ def freed_tail_per_chunk(inputs: PlanInputs) -> FloatArray:
     if problem.framework.freed_tail is None:
         return np.zeros(inputs.stages.chunk_head.shape)
     tails = [problem.framework.freed_tail(problem.model, problem.training, kind) for kind in inputs.kinds]
-    return largest_in_chunk(inputs, by_kind([inputs.tensor_bytes(of_kind) for of_kind in tails]))
+    freed = largest_in_chunk(inputs, by_kind([inputs.tensor_bytes(of_kind) for of_kind in tails]))
+    # a recomputed layer has not saved it
+    return freed if problem.framework.repeats is None else freed * (1.0 - recomputed_share(inputs))
 
 
 def waiting_activations_bytes(inputs: PlanInputs) -> Term:

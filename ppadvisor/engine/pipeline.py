@@ -81,8 +81,8 @@ class Pipeline:
             self.placement,
             forward_s=times.forward[0],
             backward_s=times.backward[0],
-            input_grad_s=(times.backward - times.weight_grad)[0],
-            weight_grad_s=times.weight_grad[0],
+            input_grad_s=times.input_grad[0],
+            weight_grad_s=times.weight_step[0],
             handoff_s=self.boundary_s if links else 0.0,
         )
 

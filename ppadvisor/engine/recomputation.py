@@ -119,6 +119,31 @@ def saved_per_chunk(inputs: PlanInputs) -> FloatArray:
 
 
 @remembered
+def repeated_for_weights(inputs: PlanInputs) -> FloatArray:
+    """Of a chunk's layers, those that each group of weights repeats in a split backward, (plans, stages, chunks).
+
+    The recomputed ones, where a framework does so; on torch's first stage none, for the whole backward is one there and
+    repeats them once.
+    """
+    framework = inputs.problem.framework
+    if framework.repeats is None or not inputs.plans.recomputed_fully().any():
+        return np.zeros_like(inputs.stages.chunk_embedding)
+    split = np.zeros(len(inputs.plans))
+    for schedule, rows in inputs.rows_by_schedule():
+        split[rows] = schedule.splits_backward
+    apart = 1.0 - framework.whole_backward_on_first * (inputs.stages.chunk_embedding > 0)
+    return np.asarray(split[:, None, None] * apart * recomputed_share(inputs))
+
+
+def weight_groups(inputs: PlanInputs) -> FloatArray:
+    """Groups of weights of a layer of each kind that each repeat its forward, (kinds,)."""
+    problem = inputs.problem
+    assert problem.framework.repeats is not None
+    repeats = [problem.framework.repeats(problem.model, problem.training, kind) for kind in inputs.kinds]
+    return np.array([float(one.groups) for one in repeats])
+
+
+@remembered
 def group_layers(inputs: PlanInputs) -> FloatArray:
     """Layers that are recomputed in one go, (plans, stages): the group of `uniform`, one of `block`."""
     layers, period = _layers_and_period(inputs)

@@ -8,9 +8,9 @@ import numpy as np
 
 from ppadvisor.engine.compute import Pass, activation_bytes, attention_core, linear_compute, moved_s
 from ppadvisor.engine.flops import attention_core_flops_per_token, megatron_flops_per_token
-from ppadvisor.engine.inputs import FloatArray, PlanInputs
+from ppadvisor.engine.inputs import FloatArray, PlanInputs, of_rows
 from ppadvisor.engine.parameters import Shard, Weight, layer_weights
-from ppadvisor.engine.recomputation import recomputed_share
+from ppadvisor.engine.recomputation import recomputed_share, repeated_for_weights, weight_groups
 from ppadvisor.specs.model import LayerKind, ModelSpec
 from ppadvisor.specs.recomputation import Recomputation
 
@@ -68,6 +68,33 @@ def repeating_share(inputs: PlanInputs) -> FloatArray:
     return np.where(full[:, None, None], recomputed_share(inputs), 1.0) if full.any() else np.ones((1, 1, 1))
 
 
+def split_share(inputs: PlanInputs) -> FloatArray:
+    """Of the backwards of each chunk those that are split, (plans, stages, chunks); of merged ranks a mean."""
+    stages = inputs.stages
+    share = np.zeros_like(stages.chunk_head)
+    first, last = stages.first_stage[:, :, None], stages.last_stage[:, :, None]
+    merged = (last > first) | (stages.chunk_count.max(axis=2, keepdims=True) > 1)
+    for schedule, rows in inputs.rows_by_schedule():
+        p, m, _ = (column[rows][:, None, None] for column in inputs.plans.pipeline_sizes)
+        ends = of_rows(first, rows), of_rows(last, rows)
+        mean = sum(schedule.split_share(p, m, rank, chunk) for rank in ends for chunk in (0, 1)) / 4
+        exact = schedule.split_share(p, m, ends[0], np.arange(share.shape[2]))
+        share[rows] = np.where(of_rows(merged, rows), mean, exact)
+    return share
+
+
+def group_repeats_s(inputs: PlanInputs, forwards_s: FloatArray) -> FloatArray:
+    """Seconds that a weight gradient of each chunk repeats when it is an action of its own, (plans, stages, chunks).
+
+    Layers x groups of weights x forward: torch 2.13, utils/checkpoint.py:1086-1110, repeats a checkpointed forward for
+    every backward that reads of it. `forwards_s`: a layer of each kind, (plans, kinds).
+    """
+    repeated = repeated_for_weights(inputs)
+    if not repeated.any():
+        return repeated
+    return np.asarray(inputs.per_chunk(forwards_s * weight_groups(inputs)) * repeated)
+
+
 def repeated_flops_per_token(inputs: PlanInputs, row: int = 0) -> float:
     """FLOPs that the recomputation of one plan of the table repeats for one token; the head is never recomputed.
 
@@ -78,6 +105,9 @@ def repeated_flops_per_token(inputs: PlanInputs, row: int = 0) -> float:
     held = inputs.stages.chunk_layers[row]
     if choice.kind == "full":
         recomputed = (held.sum(axis=2) * recomputed_share(inputs)[row]).sum()
+        if repeated_for_weights(inputs)[row].any():
+            again = repeated_for_weights(inputs) * split_share(inputs)
+            recomputed += (held @ weight_groups(inputs) * again[row]).sum()
         return megatron_flops_per_token(model, seq, 0) / 3 * float(recomputed / held.sum())
     if choice.kind == "none":
         return 0.0

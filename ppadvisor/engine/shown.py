@@ -145,9 +145,8 @@ class _TimeTable:
         p, m, v = plan.pipeline_parallel, plan.num_microbatches, plan.virtual_stages
         bubble, (span, _) = float(self.step.bubble_fraction[row]), self.spans[row]
         sent = tensor_parallel_bytes(inputs, layers=problem.model.num_layers / p, ranks=plan.tensor_parallel)
-        stages = zip(
-            times.forward[row].sum(axis=1), times.backward[row].sum(axis=1), self.idle_fraction(row), strict=False
-        )
+        backward = times.backward + times.mean_repeats
+        stages = zip(times.forward[row].sum(axis=1), backward[row].sum(axis=1), self.idle_fraction(row), strict=False)
         return PlanTime(
             step_time_s=step_s,
             pipeline_s=float(self.step.pipeline[row]),

@@ -139,8 +139,7 @@ def graph_of(plan: PlanSpec, orders: Sequence[RankOrder], graphs: Graphs) -> Gra
 
 def run_of(graph: Graph, placement: IntArray, times: StageTimes, boundary_s: FloatArray) -> Run:
     """A graph with the times of one plan, and of each boundary or of all."""
-    forward, backward, weight_grad = times.forward[0], times.backward[0], times.weight_grad[0]
-    of_kinds = forward, backward, backward - weight_grad, weight_grad, 0.0, 0.0, 0.0
+    of_kinds = times.forward[0], times.backward[0], times.input_grad[0], times.weight_step[0], 0.0, 0.0, 0.0
     seconds = boundary_s if len(boundary_s) != 1 else boundary_s[0]
     return timed_run(graph, placement, dict(zip(Kind, of_kinds, strict=True)), seconds, seconds)
 
@@ -158,6 +157,6 @@ def orders_of(plan: PlanSpec, times: StageTimes, boundary_s: FloatArray) -> Sequ
     if schedule.order_for_times is None:
         return _plain_orders(plan.schedule, *size)
     schedule.refuse(*size)
-    input_grad = (times.backward - times.weight_grad)[0].sum(axis=1)
-    forward, weight_grad = times.forward[0].sum(axis=1), times.weight_grad[0].sum(axis=1)
+    actions = times.forward, times.input_grad, times.weight_step
+    forward, input_grad, weight_grad = (seconds[0].sum(axis=1) for seconds in actions)
     return schedule.order_for_times(*size, forward, input_grad, weight_grad, boundary_s)

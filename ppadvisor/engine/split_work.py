@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from ppadvisor.engine.inputs import FloatArray, PlanInputs, by_kind, remembered
-from ppadvisor.engine.layer_work import halves_in_work, last_matrix_bytes
-from ppadvisor.engine.memory_activations import logits_bytes
-from ppadvisor.engine.memory_axes import Term, at, plus
-from ppadvisor.engine.memory_waiting import largest_in_chunk
+from ppadvisor.engine.inputs import FloatArray, PlanInputs, by_kind, once_per_size, remembered
+from ppadvisor.engine.layer_work import halves_in_work, last_matrix_bytes, made_again
+from ppadvisor.engine.memory_activations import logits_bytes, output_weight_gradient_bytes
+from ppadvisor.engine.memory_axes import NOTHING, Term, at, plus
+from ppadvisor.engine.memory_waiting import largest_in_chunk, saved_while_waiting, waiting_per_chunk
+from ppadvisor.engine.recomputation import layer_saved, repeated_for_weights, weight_groups
 from ppadvisor.engine.stash import Steps, Work
+from ppadvisor.frameworks.profile import Repeats
 from ppadvisor.specs.model import LayerKind
 
 
@@ -26,6 +28,25 @@ def layer_backward_work_bytes(inputs: PlanInputs) -> Term:
         steps = inputs.stash.under_way
         work = np.where(steps.any > 0, steps.bytes_of(step_bytes(inputs)), work)
     return at(work, "layer_backward")
+
+
+def recomputed_layer_bytes(inputs: PlanInputs) -> Term:
+    """The layer in work under recomputation: `made_again`.
+
+    Where weight gradients repeat it for each group of weights and one of them runs at the peak: `pile_per_chunk`.
+    """
+    made = made_again(inputs)
+    if made is None:
+        return NOTHING
+    if repeated_for_weights(inputs).any():
+        pile, stash = pile_per_chunk(inputs), inputs.stash
+        if stash is None or stash.under_way is None:
+            made = np.maximum(made, pile.max(axis=2))
+        else:
+            steps = stash.under_way
+            piled = np.sum((steps.weight_grad + steps.first_weight_grad) * pile, axis=2)
+            made = np.where(piled > 0, piled, made)
+    return at(made, "layer_backward")
 
 
 def loss_in_work_bytes(inputs: PlanInputs) -> FloatArray:
@@ -92,6 +113,95 @@ def work_of(inputs: PlanInputs) -> Work | None:
     """What the actions work with, (plans, stages, chunks); None: not told apart."""
     if inputs.problem.framework.input_step_work is None:
         return None
-    steps, other = step_bytes(inputs), inputs.largest_layer(halves_in_work(inputs)[1])
-    with_loss = steps.input_grad + loss_in_work_bytes(inputs)
-    return Work(Steps(with_loss, steps.weight_grad, steps.first_weight_grad), other)
+    steps, other, made = step_bytes(inputs), inputs.largest_layer(halves_in_work(inputs)[1]), made_again(inputs)
+    again = np.zeros_like(other) if made is None else made
+    with_loss = steps.input_grad + loss_in_work_bytes(inputs) + again[:, :, None]
+    later, first = steps.weight_grad + again[:, :, None], steps.first_weight_grad + again[:, :, None]
+    if repeated_for_weights(inputs).any():
+        pile = pile_per_chunk(inputs)
+        later, first = (
+            np.where(pile > 0, of_step + pile, more)
+            for of_step, more in ((steps.weight_grad, later), (steps.first_weight_grad, first))
+        )
+    return Work(Steps(with_loss, later, first), other + again)
+
+
+def repeats_of(inputs: PlanInputs, kind: LayerKind) -> Repeats:
+    """What a layer's weight gradients repeat."""
+    problem = inputs.problem
+    assert problem.framework.repeats is not None
+    return problem.framework.repeats(problem.model, problem.training, kind)
+
+
+@once_per_size
+def left_per_layer(inputs: PlanInputs) -> FloatArray:
+    """Bytes that the repeats of a recomputed layer leave behind until the stage's last weight gradient, (plans, kinds).
+
+    Groups of weights x what no weight gradient reads.
+    """
+    left = by_kind([inputs.tensor_bytes(repeats_of(inputs, kind).left) for kind in inputs.kinds])
+    return left * weight_groups(inputs)
+
+
+@once_per_size
+def last_repeats(inputs: PlanInputs) -> FloatArray:
+    """Bytes of repeats at the worst moment of a stage's last layer, (plans, kinds): those before, and a whole one.
+
+    With the output of its attention, which the forward holds to its end, and without its input, which is kept anyway.
+    """
+    per_kind = []
+    for index, kind in enumerate(inputs.kinds):
+        one = repeats_of(inputs, kind)
+        before = [times * inputs.tensor_bytes((*one.left, *beside)) for times, beside in one.worst]
+        per_kind.append(np.max(before, axis=0) + layer_saved(inputs)[:, index])
+    return by_kind(per_kind)
+
+
+def repeats_to_the_end(inputs: PlanInputs) -> FloatArray:
+    """`last_repeats` where a layer behind, or the head, holds on to all of them, (plans, stages, chunks).
+
+    At the layer's last group, or behind it when the output layer makes its weight's gradient.
+    """
+    per_kind = []
+    for index, kind in enumerate(inputs.kinds):
+        one = repeats_of(inputs, kind)
+        before = (one.groups - 1) * inputs.tensor_bytes((*one.left, *one.at_end))
+        per_kind.append(before + layer_saved(inputs)[:, index])
+    head = output_weight_gradient_bytes(inputs).get("head_backward", 0.0) * np.ones_like(inputs.stages.count)
+    with_head = largest_in_chunk(inputs, left_per_layer(inputs)) + head[:, :, None] * inputs.stages.chunk_head
+    return np.maximum(largest_in_chunk(inputs, by_kind(per_kind)), with_head)
+
+
+@remembered
+def pile_per_chunk(inputs: PlanInputs) -> FloatArray:
+    """What the weight gradients of a chunk of recomputed layers pile up, (plans, stages, chunks).
+
+    The graph of a later layer holds that of the earlier, and so their repeats: all layers' but the last's, and its own.
+    Less `used_gradients`.
+    """
+    before, last, used = repeats_before(inputs), repeats_of_last(inputs), used_gradients(inputs)
+    return np.asarray((repeated_for_weights(inputs) > 0) * (before + last - used))
+
+
+def repeats_before(inputs: PlanInputs) -> FloatArray:
+    """What the repeats of a chunk's recomputed layers but the last leave, (plans, stages, chunks)."""
+    left = left_per_layer(inputs)
+    return np.maximum(inputs.per_chunk(left) * repeated_for_weights(inputs) - largest_in_chunk(inputs, left), 0.0)
+
+
+def repeats_of_last(inputs: PlanInputs) -> FloatArray:
+    """What the repeats of a chunk's last recomputed layer hold at their worst, (plans, stages, chunks)."""
+    last = largest_in_chunk(inputs, last_repeats(inputs))
+    behind = (inputs.stages.chunk_head > 0) | (repeated_for_weights(inputs) < 1)
+    return np.where(behind, np.maximum(last, repeats_to_the_end(inputs)), last)
+
+
+def used_gradients(inputs: PlanInputs) -> FloatArray:
+    """Of the micro-batch in a weight gradient, what was put aside for layers that are done, (plans, stages, chunks).
+
+    Torch lets go of a group's gradients as it goes through them (torch 2.13, pipelining/_backward.py:325-347); counted
+    among those that wait are those of all layers but one, and the last of the recomputed is in work.
+    """
+    layers = np.maximum(inputs.stages.chunk_layers.sum(axis=3), 1.0)
+    gradients = waiting_per_chunk(inputs) - saved_while_waiting(inputs)
+    return np.asarray(np.maximum(repeated_for_weights(inputs) - 1.0 / layers, 0.0) * np.maximum(gradients, 0.0))

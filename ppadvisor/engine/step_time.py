@@ -28,7 +28,7 @@ from ppadvisor.engine.memory_states import (
     optimizer_bytes_per_parameter,
 )
 from ppadvisor.engine.recomputation import under_own_choice
-from ppadvisor.engine.repeated import repeated_s, repeating_share
+from ppadvisor.engine.repeated import group_repeats_s, repeated_s, repeating_share, split_share
 from ppadvisor.schedules.base import ChunkTotals
 from ppadvisor.specs.model import LayerKind
 from ppadvisor.specs.recomputation import Recomputation
@@ -46,17 +46,39 @@ class StageTimes:
 
     forward: FloatArray
     backward: FloatArray
-    """Both gradients and what recomputation repeats."""
+    """Both gradients and what recomputation repeats, done as one."""
     weight_grad: FloatArray
     """The part of the backward that makes the gradients of the weights."""
     work: dict[str, FloatArray]
-    """Forward + backward of a rank by WORK_PARTS, its chunks together, (plans, stages); they add up to both."""
+    """Forward + backward of a rank by WORK_PARTS, its chunks together, (plans, stages); they add up to both and to
+    `mean_repeats`."""
+    repeats: FloatArray
+    """What weight gradients repeat when they are an action of their own, beyond what a whole backward does."""
+    split_share: FloatArray
+    """Of the backwards, those whose weight gradients are."""
+
+    @property
+    def input_grad(self) -> FloatArray:
+        """The first action of a split backward."""
+        return self.backward - self.weight_grad
+
+    @property
+    def weight_step(self) -> FloatArray:
+        """The second."""
+        return self.weight_grad + self.repeats
+
+    @property
+    def mean_repeats(self) -> FloatArray:
+        """`repeats` of a micro-batch, a mean over those that are split and those that are not."""
+        return np.asarray(self.repeats * self.split_share)
 
     def row(self, index: int) -> StageTimes:
         """Those of one plan."""
         one = slice(index, index + 1)
         work = {name: seconds[one] for name, seconds in self.work.items()}
-        return StageTimes(self.forward[one], self.backward[one], self.weight_grad[one], work)
+        arrays = self.forward, self.backward, self.weight_grad, self.repeats, self.split_share
+        forward, backward, weight_grad, repeats, split = (values[one] for values in arrays)
+        return StageTimes(forward, backward, weight_grad, work, repeats, split)
 
 
 def layer_passes(inputs: PlanInputs, kind: LayerKind, messages: bool = True) -> dict[str, Pass]:
@@ -108,12 +130,14 @@ def stage_times(inputs: PlanInputs, *, messages: bool = True, by_part: bool = Tr
     ends = (embedding, inputs.stages.chunk_embedding), (head, inputs.stages.chunk_head)
     forward = np.zeros_like(inputs.stages.chunk_head)
     backward, work = np.zeros_like(forward), {}
+    repeats = group_repeats_s(inputs, by_kind([np.asarray(of_kind["recompute"].backward) for of_kind in per_kind]))
+    split = split_share(inputs) if repeats.any() else np.ones_like(repeats)
     for part in (name for name in WORK_PARTS if name in per_kind[0]):
         passes = [of_kind[part] for of_kind in per_kind]
         part_backward = inputs.per_chunk(by_kind([one.backward for one in passes]))
         if part == "recompute":
             part_backward = part_backward * repeating_share(inputs)
-            work[part] = inputs.stages.all_chunks(part_backward)
+            work[part] = inputs.stages.all_chunks(part_backward + repeats * split)
             backward = backward + part_backward
             continue
         part_forward = inputs.per_chunk(by_kind([one.forward for one in passes]))
@@ -121,12 +145,12 @@ def stage_times(inputs: PlanInputs, *, messages: bool = True, by_part: bool = Tr
             for end, where in ends:
                 part_forward = part_forward + end.forward[:, None, None] * where
                 part_backward = part_backward + end.backward[:, None, None] * where
-        work[part] = inputs.stages.all_chunks(part_forward + part_backward)
+        work[part] = work.get(part, 0.0) + inputs.stages.all_chunks(part_forward + part_backward)
         forward, backward = forward + part_forward, backward + part_backward
     weight_grad = inputs.per_chunk(by_kind([np.asarray(passes["compute"].weight_grad) for passes in per_kind]))
     for end, where in ends:
         weight_grad = weight_grad + np.asarray(end.weight_grad)[:, None, None] * where
-    return StageTimes(forward, backward, weight_grad, work)
+    return StageTimes(forward, backward, weight_grad, work, repeats, split)
 
 
 def totals_of(inputs: PlanInputs, times: StageTimes, *, links: bool) -> ChunkTotals:
@@ -135,7 +159,8 @@ def totals_of(inputs: PlanInputs, times: StageTimes, *, links: bool) -> ChunkTot
     Of two copies of the model the first is taken: what is wanted is the time of each stage.
     """
     count = inputs.stages.count
-    forward, backward = _of_a_rank(inputs, times.forward), _of_a_rank(inputs, times.backward)
+    forward = _of_a_rank(inputs, times.forward)
+    backward = _of_a_rank(inputs, times.backward + times.mean_repeats)
     busy = forward + backward
     handoff = handoffs(inputs)
     zero = np.zeros(len(inputs.plans))
@@ -168,8 +193,8 @@ def _chunk_extremes(inputs: PlanInputs, times: StageTimes) -> dict[str, FloatArr
     """The lightest and heaviest chunk of all ranks by kind of work, (plans,)."""
     kinds = {
         "forward": times.forward,
-        "input_grad": times.backward - times.weight_grad,
-        "weight_grad": times.weight_grad,
+        "input_grad": times.input_grad,
+        "weight_grad": times.weight_grad + times.mean_repeats,
     }
     real = inputs.stages.chunk_count > 0
     least = {f"chunk_{kind}_min_s": np.where(real, s, np.inf).min(axis=(1, 2)) for kind, s in kinds.items()}
@@ -193,10 +218,9 @@ def pipeline_s(inputs: PlanInputs, totals: ChunkTotals) -> FloatArray:
 def equal_stages_s(inputs: PlanInputs, times: StageTimes) -> FloatArray:
     """Makespan if the same work were spread evenly over the stages and the links were free, (plans,)."""
     ranks, count = inputs.plans.pipeline_parallel, inputs.stages.count[:, :, None] * inputs.stages.chunk_count
-    mean = {
-        name: (of_chunks * count).sum(axis=(1, 2)) / ranks / inputs.copies
-        for name, of_chunks in (("f", times.forward), ("b", times.backward), ("w", times.weight_grad))
-    }
+    again = times.mean_repeats
+    of_names = ("f", times.forward), ("b", times.backward + again), ("w", times.weight_grad + again)
+    mean = {name: (of_chunks * count).sum(axis=(1, 2)) / ranks / inputs.copies for name, of_chunks in of_names}
     result = np.zeros(len(inputs.plans))
     for schedule, rows in inputs.rows_by_schedule():
         p, m, v = (column[rows] for column in inputs.plans.pipeline_sizes)

@@ -217,6 +217,7 @@ def _of_equal_stages(case: Case) -> Pipeline:
         forward=equal(times.forward),
         backward=equal(times.backward),
         weight_grad=equal(times.weight_grad),
+        repeats=equal(times.repeats),
     )
     return replace(pipeline, times=times).of_microbatches(plan.num_microbatches)
 

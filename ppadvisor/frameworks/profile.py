@@ -63,6 +63,22 @@ class Tensor:
 
 
 @dataclass(frozen=True)
+class Repeats:
+    """What torch's checkpoint makes of a layer's weight gradients, which come one group of weights after the other.
+
+    Every group repeats the whole forward, and of each repeat all stays whose reader is still to come.
+    """
+
+    groups: int
+    left: tuple[Tensor, ...]
+    """What no weight gradient reads: it stays of every repeat until the stage's last weight gradient."""
+    worst: tuple[tuple[int, tuple[Tensor, ...]], ...]
+    """The worst moments: how many repeats came before, and what of each is there beside `left`, being read later."""
+    at_end: tuple[Tensor, ...]
+    """The same for the last group, if something behind the layer holds on to all repeats until then."""
+
+
+@dataclass(frozen=True)
 class LossProfile:
     """Bytes per logit of a cross-entropy implementation (vocabulary divided by t)."""
 
@@ -175,6 +191,8 @@ class FrameworkProfile:
     input_step_work: Callable[[ModelSpec, TrainingSpec, LayerKind], tuple[tuple[Tensor, ...], ...]] | None = None
     """What is alive at the worst moments of the first part of a layer's split backward, if that frees nothing: with
     what it has put aside by then."""
+    repeats: Callable[[ModelSpec, TrainingSpec, LayerKind], Repeats] | None = None
+    """What full recomputation costs the second part of a split backward; None: it is repeated once, in the first."""
     whole_backward_on_first: bool = False
     """On the model's first stage the first part of a split backward does nothing, the second all (torch's engine)."""
 

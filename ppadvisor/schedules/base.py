@@ -337,6 +337,8 @@ class Schedule:
     formula_symbols: Callable[[int, int, int], Mapping[str, float]] | None = None
     """(p, m, v) -> further symbols of the two formulas with their values; None: they need none."""
     splits_backward: bool = False
+    split_backwards: Callable[[Ints, Ints, Ints], FloatArray] | None = None
+    """(p, rank, chunk) -> backwards of the chunk that are split, where some are and some are whole; None: all."""
     order_for_times: _OrderForTimes | None = None
     """(p, m, v, forward_s, input_grad_s, weight_grad_s, handoff_s = 0, freed_at_input_grad = 0) -> the order made for
     these times, per rank or boundary, where a schedule has one; `order` is then that for F = I = W and free links."""
@@ -354,6 +356,12 @@ class Schedule:
     while `order` begins with an empty pipeline and ends with one."""
     weight_versions: Callable[[Ints, Ints], FloatArray] | None = None
     """(p, rank) -> versions of its weights that a rank keeps at once; None: 1."""
+
+    def split_share(self, p: Ints, m: Ints, rank: Ints, chunk: Ints) -> FloatArray:
+        """Of the backwards of a chunk, those that are split into input and weight gradients."""
+        if self.split_backwards is None:
+            return over(float(self.splits_backward), p, m, rank, chunk)
+        return over(self.split_backwards(p, rank, chunk) / np.asarray(m), p, m, rank, chunk)
 
     def rank_orders(self, p: int, m: int, v: int | None = None) -> tuple[RankOrder, ...]:
         """The order of each rank; an `InputError` where the schedule cannot run p, m, v. Without v its default."""

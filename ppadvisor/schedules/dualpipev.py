@@ -40,6 +40,15 @@ def order(p: int, m: int, v: int) -> tuple[RankOrder, ...]:
     return tuple(dual_phases(p, rank, m) for rank in range(p))
 
 
+def split_backwards(p: Ints, rank: Ints, chunk: Ints) -> FloatArray:
+    """Backwards that are split, as many whatever m: p − ⌈r/2⌉ of chunk 0, p − 1 − ⌊r/2⌋ of chunk 1. Exact.
+
+    Source: counted in `order`.
+    """
+    half = np.where(np.asarray(chunk) == 0, (np.asarray(rank) + 1) // 2, np.asarray(rank) // 2 + 1)
+    return over(np.asarray(p) - half)
+
+
 def bubble_fraction(p: Ints, m: Ints, v: Ints = 2) -> FloatArray:
     """Idle share of the pipeline's time, equal chunks and free links, F = I = W: (p − 1)/(3·m + p − 1). Exact.
 
@@ -133,4 +142,5 @@ SCHEDULE = Schedule(
     pipeline_time_bounds_s=pipeline_time_bounds_s,
     virtual_stages=VirtualStages(minimum=2, maximum=2),
     splits_backward=True,
+    split_backwards=split_backwards,
 )

@@ -56,7 +56,7 @@ def expected_of(subject: Subject) -> Expected:
         ranks=tuple(
             RankExpected(
                 forward_s=float(times.forward[0, rank].sum()),
-                backward_s=float(times.backward[0, rank].sum()),
+                backward_s=float((times.backward + times.mean_repeats)[0, rank].sum()),
                 allocated_bytes=float(memory.allocated[0, rank]),
                 reserved_bytes=float(reserved[rank]),
             )

@@ -83,7 +83,7 @@ def work_of_pipeline(pipeline: Pipeline) -> Work:
     """A pipeline whose order of work is known."""
     assert pipeline.orders is not None
     plan, times = pipeline.plan, pipeline.times
-    split = Times(times.forward[0], (times.backward - times.weight_grad)[0], times.weight_grad[0])
+    split = Times(times.forward[0], times.input_grad[0], times.weight_step[0])
     sizes = (plan.pipeline_parallel, plan.num_microbatches, plan.virtual_stages)
     return Work(pipeline.schedule, *sizes, pipeline.orders, split, plan)
 

@@ -10,7 +10,6 @@ import pytest
 
 from ppadvisor.engine.evaluate import estimate_plan
 from ppadvisor.engine.inputs import PlanInputs
-from ppadvisor.engine.layer_work import recomputed_layer_bytes
 from ppadvisor.engine.memory_activations import (
     embedding_activations_bytes,
     head_activations_bytes,
@@ -27,6 +26,7 @@ from ppadvisor.engine.memory_states import (
 )
 from ppadvisor.engine.problem import Problem
 from ppadvisor.engine.recomputation import drops
+from ppadvisor.engine.split_work import recomputed_layer_bytes
 from ppadvisor.frameworks.profile import Tensor
 from ppadvisor.specs.plan import PlanSpec
 from ppadvisor.specs.recomputation import parse_recomputation

@@ -12,6 +12,7 @@ import pytest
 from ppadvisor.cli.main import main
 from ppadvisor.engine.inputs import PlanInputs
 from ppadvisor.engine.recomputation import layer_saved
+from ppadvisor.frameworks.torchtitan.repeats import repeats
 from ppadvisor.verify.layers import Shard, layer, torch
 from ppadvisor.verify.layers_kernels import Resized
 from ppadvisor.verify.layers_stage import Recomputed
@@ -32,6 +33,7 @@ pytestmark = [
 SHORT = (
     "llama-3-8b gpipe",
     "llama-3-8b interleaved-zero-bubble",
+    "llama-3-8b dualpipev",
     "llama-3-70b zb-v",
     "deepseek-v2-lite dualpipev",
     "mixtral-8x7b zb-v",
@@ -105,22 +107,28 @@ def test_a_layer_of_one_tensor_parallel_rank_keeps_what_torchtitan_is_said_to(na
         assert output.shape == x.shape
 
 
-def test_a_split_backward_repeats_a_recomputed_layer_for_each_group_of_weights() -> None:
-    """Why the rule refuses it for torchtitan: one forward for the input gradient, one more for each parameter group."""
-    spec, run = model("gpt"), training(sequence_length=64)
-    once = layer(spec, run, spec.layer_kinds()[0][0])
-    calls: list[int] = []
-    once.register_forward_pre_hook(lambda *_: calls.append(1))
-    module = Recomputed(once)
-    x = torch.empty((1, 64, spec.hidden_size), dtype=torch.bfloat16, device="meta", requires_grad=True)
+@pytest.mark.parametrize(("name", "groups"), [("gpt", (8,)), ("llama", (9,)), ("moe", (9, 13)), ("mla-mtp", (12, 16))])
+def test_a_split_backward_repeats_a_recomputed_layer_for_each_group_of_weights(
+    name: str, groups: tuple[int, ...]
+) -> None:
+    """One forward for the input gradient, one more for each parameter group, as many as are priced for that layer."""
+    spec, run = model(name), training(sequence_length=64)
     steps = pytest.importorskip("torch.distributed.pipelining._backward")
-    output = module(x)
-    assert len(calls) == 1
-    _, groups = steps.stage_backward_input([output], [torch.empty_like(output)], [x], iter(module.parameters()))
-    assert len(calls) == 2
-    steps.stage_backward_weight(iter(module.parameters()), groups)
-    assert len(calls) == 2 + len(groups)
-    assert len(groups) > 1
+    found = set()
+    for kind in spec.layer_kinds()[0]:
+        once = layer(spec, run, kind)
+        calls: list[int] = []
+        once.register_forward_pre_hook(lambda *_, calls=calls: calls.append(1))
+        module = Recomputed(once)
+        x = torch.empty((1, 64, spec.hidden_size), dtype=torch.bfloat16, device="meta", requires_grad=True)
+        output = module(x)
+        assert len(calls) == 1
+        _, made = steps.stage_backward_input([output], [torch.empty_like(output)], [x], iter(module.parameters()))
+        assert len(calls) == 2
+        steps.stage_backward_weight(iter(module.parameters()), made)
+        assert len(calls) == 2 + len(made) == 2 + repeats(spec, run, kind).groups
+        found.add(len(made))
+    assert tuple(sorted(found)) == groups
 
 
 def test_the_command(cli: Cli, tmp_path: Path) -> None:

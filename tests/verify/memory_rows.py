@@ -85,6 +85,8 @@ CASES = (
     MemoryCase("llama-3-8b", "gpipe", 4, 1, 8, 8192),
     MemoryCase("llama-3-8b", "interleaved-1f1b", 4, 2, 8, 8192),
     MemoryCase("llama-3-8b", "interleaved-zero-bubble", 4, 2, 8, 8192),
+    MemoryCase("llama-3-8b", "interleaved-zero-bubble", 4, 2, 4, 8192, recompute="full"),
+    MemoryCase("llama-3-8b", "dualpipev", 4, 2, 8, 4096, recompute="full"),
     MemoryCase("llama-3-70b", "1f1b", 8, 1, 16, 8192, t=8),
     MemoryCase("llama-3-70b", "1f1b", 8, 1, 16, 8192, recompute="full"),
     MemoryCase("llama-3-70b", "zb-v", 8, 2, 2, 8192, t=8),

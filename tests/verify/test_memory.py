@@ -46,7 +46,7 @@ def test_the_rows_cover_what_was_asked_for() -> None:
     assert max(case.t for case in CASES) == 8
     assert max(case.e for case in CASES) > 1
     assert any(case.m < case.p and case.schedule == "zb-v" for case in CASES)
-    assert len({case.name for case in CASES}) == len(CASES) == len(records()) == 13
+    assert len({case.name for case in CASES}) == len(CASES) == len(records()) == 15
 
 
 def test_the_readme_shows_the_rows() -> None:

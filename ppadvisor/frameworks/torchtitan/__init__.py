@@ -16,6 +16,7 @@ from ppadvisor.frameworks.gradients import (
 )
 from ppadvisor.frameworks.profile import FrameworkProfile, Tensor
 from ppadvisor.frameworks.tensors import LOSSES, layer_tensors
+from ppadvisor.frameworks.torchtitan.repeats import repeats
 from ppadvisor.frameworks.torchtitan.rules import RULES
 from ppadvisor.frameworks.torchtitan.split import split_settings
 from ppadvisor.specs.model import LayerKind, ModelSpec
@@ -69,6 +70,7 @@ PROFILE = FrameworkProfile(
     # both are loops with the output in a variable: pipelining/schedules.py:900-925, 1049-1143
     holds_logits=("gpipe", "1f1b"),
     input_step_work=partial(input_step_work, gathered=True),
+    repeats=repeats,
     whole_backward_on_first=True,
     recompute_modules=("core_attn",),
     recompute_methods=("block",),

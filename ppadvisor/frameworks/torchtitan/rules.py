@@ -62,19 +62,6 @@ def _groups_message(model: ModelSpec, _: TrainingSpec, plan: PlanSpec) -> str:
     return f"{model.num_query_groups} key/value heads are not divisible by tensor parallel {plan.tensor_parallel}"
 
 
-def _split_recompute(_: ModelSpec, __: TrainingSpec, plans: PlanTable) -> BoolArray:
-    """Full recomputation under a split backward repeats a layer once for each of its parameter groups."""
-    return np.asarray(_runs(plans, SPLIT) & plans.recomputed_fully())
-
-
-def _split_recompute_message(_: ModelSpec, __: TrainingSpec, plan: PlanSpec) -> str:
-    return (
-        f"{plan.schedule} splits the backward, and torch then repeats a recomputed layer once for its input gradient "
-        "and once for each group of weights, 9 in a Llama layer, and keeps of every repeat what no weight gradient "
-        "reads till the stage is done: it runs, but takes several times as long, and is not priced"
-    )
-
-
 def _empty(_: ModelSpec, __: TrainingSpec, plans: PlanTable) -> BoolArray:
     """A stage between the first and the last without layers has no parameters, which no optimizer of torch's takes."""
     empty = np.array([0 in split[1:-1] for split in plans.splits], dtype=np.bool_)
@@ -127,5 +114,4 @@ RULES: tuple[Rule, ...] = (
     Rule("torch_interleaved_microbatches", _rounds, _rounds_message),
     Rule("torchtitan_key_value_heads", _groups, _groups_message),
     Rule("torchtitan_empty_stage", _empty, _empty_message),
-    Rule("torch_split_backward_recompute", _split_recompute, _split_recompute_message),
 )
