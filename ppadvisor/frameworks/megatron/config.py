@@ -61,7 +61,9 @@ def read_script_text(text: str, file: str, given: Given) -> Configuration:
     """Read a launch script; `file` is its name in messages."""
     call = training_call(read_script(text, file, given.variables), text, file)
     try:
-        found = configuration(call.options, call.environment, given, file, in_file=call.num_gpus, notes=call.notes)
+        found = configuration(
+            call.options, call.environment, given, file, in_file=call.num_gpus, notes=call.notes, called=call.line
+        )
     except InputError as error:
         # what is not known may be what a misspelt definition was for
         told = [f"--define {name}=... has no effect: {why}" for name, why in call.unread.items()]
@@ -78,8 +80,9 @@ def configuration(
     in_file: int | None,
     notes: tuple[Note, ...],
     without: tuple[str, ...] = (),
+    called: int | None = None,
 ) -> Configuration:
-    """The words of a call as a configuration, judged by all rules but `without`."""
+    """The words of a call, on the line `called`, as a configuration, judged by all rules but `without`."""
     arguments = parse(with_model(words, given.model, file), environment)
     check_known(arguments, file)
     world = given.num_gpus or in_file
@@ -89,7 +92,7 @@ def configuration(
     refuse_other_models(run, file)
     without = without if given.one_connection else (*without, "one_connection")
     judged = tuple(rule for rule in RULES if rule not in without)
-    broken = tuple(one for one in broken_rules(run) if one.rule in judged)
+    broken = tuple(on_the_call(one, called) for one in broken_rules(run) if one.rule in judged)
     model, missing = _model(run, broken, given, file)
     found = [*_not_understood(arguments, notes), *_gpus(given, in_file), *missing]
     found += [*remarks(run), *not_in_the_specifications(run), *not_modelled(run), *_repeated(arguments)]
@@ -106,6 +109,11 @@ def configuration(
         places=places_of(run),
         options=said_in(arguments),
     )
+
+
+def on_the_call(broken: Broken, called: int | None) -> Broken:
+    """What is missing is missing on the line of the call."""
+    return replace(broken, line=called) if broken.rule == "required_options" and broken.line is None else broken
 
 
 def check_known(arguments: Arguments, file: str) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ppadvisor.errors import InputError
-from ppadvisor.frameworks.megatron.call import LOOKED_AT, gpu_words, gpus_started, openly_taken
+from ppadvisor.frameworks.megatron.call import LOOKED_AT, gpu_words, gpus_started, openly_taken, refuse_printed
 from ppadvisor.frameworks.megatron_bridge.keys import ATTENTION_BACKENDS, DTYPES
 from ppadvisor.frameworks.omegaconf import (
     MAX_BYTES,
@@ -155,13 +155,15 @@ class _Found:
 
 
 def _of_a_call(script: Script, file: str) -> _Found | None:
-    """The command with the most overrides. InputError where every one stands behind the end of the script."""
-    calls = [call for call in script.calls if _overrides(call.words) >= FEWEST_OVERRIDES]
+    """The command with the most overrides. InputError where none of them ever runs."""
+    found = [call for call in script.calls if _overrides(call.words) >= FEWEST_OVERRIDES]
+    calls = [call for call in found if not call.prints]
     running = [call for call in calls if not call.unreached]
     if calls and not running:
         raise InputError(f"{file}:{calls[0].line}: this call of Megatron-Bridge never runs: {calls[0].unreached}")
     call = max(running, key=lambda one: (not one.uncalled, _overrides(one.words)), default=None)
     if call is None:
+        refuse_printed(found, "Megatron-Bridge", file)
         return None
     told = () if call.certain else (Note(call.line, openly_taken(call)),)
     return _Found(call.words, _launcher(call), call.environment, told)
@@ -185,7 +187,7 @@ def _overrides(words: Sequence[Field]) -> int:
 def _launcher(call: Call) -> Sequence[Field]:
     """The words in front of the training script."""
     at = next((i for i, word in enumerate(call.words) if word.text.endswith(".py")), 0)
-    return call.words[:at]
+    return (*call.launcher, *call.words[:at])
 
 
 def _variable(script: Script, file: str) -> tuple[Sequence[Field], str]:

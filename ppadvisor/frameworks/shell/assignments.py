@@ -62,8 +62,11 @@ def assign(
     one: Assignment, variables: Variables, certain: Truth, note: Callable[[int, str], None], *, integer: bool = False
 ) -> None:
     """Do an assignment; where it is open whether it runs, the variable is unknown afterwards."""
-    name = one.name
     if certain is False:
+        return
+    name = variables.meant(one.name)
+    if not name:
+        note(one.line, f"{one.name} stands for another variable, which is not known here; what is set is not seen")
         return
     if name in variables.readonly:
         note(one.line, f"{name} is read-only: a shell refuses to set it here, and it keeps its value")

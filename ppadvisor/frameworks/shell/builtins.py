@@ -35,21 +35,34 @@ def _return(machine: Machine, words: Words, runs: Truth) -> Truth:
 
 
 def _unset(machine: Machine, words: Words, runs: Truth) -> Truth:
+    kind = words[1].text if len(words) > 1 else ""
     for word in words[1:]:
-        if words[1].text == "-f":
-            if word.text in machine.functions and runs is True:
-                del machine.functions[word.text]
-            elif word.text in machine.functions:
-                machine.functions[word.text] = (machine.functions[word.text][0], None)
-            continue
-        if IDENTIFIER.fullmatch(word.text) and not word.unknown and word.text not in machine.variables.readonly:
-            if runs is True:
-                machine.variables.drop(word.text, word.line)
-            else:
-                machine.variables.unknown(word.text, word.line, "unset under a condition that is not known here")
+        if kind == "-n":
+            machine.variables.references.pop(word.text, None)
+        elif kind == "-f":
+            _unset_function(machine, word.text, runs)
         elif not word.text.startswith("-"):
-            _sets(machine, [word.text.partition("[")[0]], word, "changed by unset")
+            _unset_variable(machine, word, runs)
     return True
+
+
+def _unset_function(machine: Machine, name: str, runs: Truth) -> None:
+    if name in machine.functions and runs is True:
+        del machine.functions[name]
+    elif name in machine.functions:
+        machine.functions[name] = (machine.functions[name][0], None)
+
+
+def _unset_variable(machine: Machine, word: Field, runs: Truth) -> None:
+    variables, name = machine.variables, word.text
+    if variables.meant(name) == "" and name:
+        machine.note(word.line, f"{name} stands for another variable, which is not known here; it is unset")
+    elif not IDENTIFIER.fullmatch(name) or word.unknown or variables.meant(name) in variables.readonly:
+        _sets(machine, [name.partition("[")[0]], word, "changed by unset")
+    elif runs is True:
+        variables.drop(name, word.line)
+    else:
+        variables.unknown(name, word.line, "unset under a condition that is not known here")
 
 
 def _sets(machine: Machine, names: Sequence[str], word: Field, why: str) -> None:
@@ -72,8 +85,10 @@ def _set(machine: Machine, words: Words, runs: Truth) -> Truth:
     while rest and not rest[0].unknown and rest[0].text[:1] in ("-", "+") and rest[0].text not in ("--", "-"):
         option = rest.pop(0).text
         named = [rest.pop(0).text] if option[1:].endswith("o") and rest else []
-        letters = {"e": "errexit", "a": "allexport"}
+        letters = {"e": "errexit", "a": "allexport", "n": "noexec"}
         found = {letters[letter] for letter in option[1:] if letter in letters} | set(named)
+        if option[0] == "-" and "noexec" in found:
+            machine.end(words[0].line, "set -n", runs)
         machine.flags = machine.flags | found if option[0] == "-" and runs is True else machine.flags - found
     if not rest:
         return True
@@ -107,7 +122,8 @@ def _shift(machine: Machine, words: Words, runs: Truth) -> Truth:
 def _read(machine: Machine, words: Words, runs: Truth) -> Truth:
     """`read`, `mapfile`, `readarray`, `getopts`: whatever name stands there is not known afterwards."""
     own = {"read": "REPLY", "getopts": "OPTARG"}.get(words[0].text, "MAPFILE")
-    names = [word.text for word in words[1:] if not word.unknown and IDENTIFIER.fullmatch(word.text)]
+    named = [word.text.partition("[")[0] for word in words[1:] if not word.unknown]
+    names = [name for name in named if IDENTIFIER.fullmatch(name)]
     for word in words[1:]:
         if word.unknown:
             machine.note(word.line, f"a variable is set by {words[0].text}; which one is not known here")

@@ -10,10 +10,11 @@ from contextlib import contextmanager
 from ppadvisor.errors import InputError
 from ppadvisor.frameworks.shell.assignments import Assignment, assign, assignment_of
 from ppadvisor.frameworks.shell.builtins import BUILTINS
+from ppadvisor.frameworks.shell.children import JOBS, Child, child_of, hands_on
 from ppadvisor.frameworks.shell.commands import Command, Commands, Simple
 from ppadvisor.frameworks.shell.conditions import Truth, both, test
 from ppadvisor.frameworks.shell.declarations import DECLARING, declare, expanded_tokens
-from ppadvisor.frameworks.shell.evaluated import commands_of, plain_words
+from ppadvisor.frameworks.shell.evaluated import commands_of, plain_words, with_names
 from ppadvisor.frameworks.shell.expand import as_fields
 from ppadvisor.frameworks.shell.machine import Machine
 from ppadvisor.frameworks.shell.prefixes import without_prefixes
@@ -72,18 +73,22 @@ class Calls(Machine, ABC):
 
     def _called(self, words: list[Field], pieces: list[Pieces], line: int, runs: Truth) -> Truth:
         words, before, environment = without_prefixes(words)
-        if not words:
+        if not words or before.asks:
             return None
         inner = self._own(words)
         name = "" if before.outside or inner[0].unknown else inner[0].text
-        if self._is_own(name):
+        if self._is_own(name, functions=not before.inside):
             self.variables.assume_unset([one for word in words[: -len(inner)] for one in word.unset], line)
-            return self._own_called(name, inner, pieces[-len(inner) :], line, runs)
-        if before.cleared:
-            environment = {name: value for name, value in environment.items() if value}
+            return self._own_called(name, inner, pieces[-len(inner) :], line, runs, functions=not before.inside)
+        child = child_of(words)
+        if child is not None:
+            inherits = not before.cleared and hands_on(words[: child.at])
+            self._child(child, words, pieces[-len(words) :], runs, inherits, environment)
         else:
-            environment = {**self.environment(), **environment}
-        self.record(words, line, runs, environment)
+            if words[0].text in JOBS:
+                self.note(line, f"what {words[0].text} starts is not read, and calls in it are not seen")
+            held = {name: value for name, value in environment.items() if value} if before.cleared else {}
+            self.record(words, line, runs, held if before.cleared else {**self.environment(), **environment})
         if before.replaces:
             self.end(line, "exec", runs)
         return {"true": True, ":": True, "false": False}.get(name)
@@ -94,12 +99,40 @@ class Calls(Machine, ABC):
             words = words[1:]
         return words
 
-    def _is_own(self, name: str) -> bool:
-        """Whether this is a command of the shell or the script that may change its variables."""
-        return name in self.functions or name in BUILTINS or name in ("eval", *DECLARING)
+    def _child(
+        self, child: Child, words: list[Field], pieces: list[Pieces], runs: Truth, inherits: bool, added: dict[str, str]
+    ) -> None:
+        """The text of `bash -c` in a shell of its own, where all of it is known; told otherwise."""
+        line, shell, launcher = words[child.at].line, words[child.at].text, words[: child.at]
+        text = None if child.text is None else words[child.text]
+        plain = None if child.text is None else plain_words(pieces[child.text : child.text + 1])
+        named = None if child.text is None else with_names(pieces[child.text])
+        if text is None or (named is None and text.unknown and plain is None):
+            what = f"runs is not known here ({text.unknown}); it" if text else "reads from its input"
+            self.note(line, f"what {shell} {what} is not read, and calls in it are not seen")
+            return
+        if not inherits and launcher:
+            self.note(line, f"which variables {launcher[0].text} hands on is not known here; none is taken")
+        behind = [as_piece(word) for word in words[(child.text or 0) + 1 :]] or [Piece(shell, line)]
+        with self.child(inherits, added, child.flags, launcher), self.once_more(line):
+            self.variables.values["0"] = ((behind[0],),)
+            self.variables.positional, self.variables.shifted = tuple((piece,) for piece in behind[1:]), 0
+            if plain is None:
+                told, unknown = named or (text.text, {})
+                self.variables.values |= {name: ((piece,),) for name, piece in unknown.items()}
+                self.variables.exported |= unknown.keys()
+                self.run(commands_of(told, self.variables.file, text.line), runs)
+            elif plain:
+                self._called(plain, [(as_piece(word),) for word in plain], line, runs)
 
-    def _own_called(self, name: str, words: list[Field], pieces: list[Pieces], line: int, runs: Truth) -> Truth:
-        if name in self.functions:
+    def _is_own(self, name: str, *, functions: bool) -> bool:
+        """Whether this is a command of the shell or the script that may change its variables."""
+        return (functions and name in self.functions) or name in BUILTINS or name in ("eval", *DECLARING)
+
+    def _own_called(
+        self, name: str, words: list[Field], pieces: list[Pieces], line: int, runs: Truth, *, functions: bool
+    ) -> Truth:
+        if functions and name in self.functions:
             return self._function_called(name, words, runs)
         if name in BUILTINS:
             return BUILTINS[name](self, words, runs)
@@ -134,7 +167,7 @@ class Calls(Machine, ABC):
             self.note(line, "eval of what is not known here; what it sets or calls is not seen")
             return None
         with self.once_more(line):
-            return self.run(commands_of(words[1:], self.variables.file, line), runs)
+            return self.run(commands_of(" ".join(word.text for word in words[1:]), self.variables.file, line), runs)
 
     def record(self, words: Sequence[Field], line: int, runs: Truth, environment: dict[str, str]) -> None:
         """Keep a command that would be called."""
@@ -143,10 +176,13 @@ class Calls(Machine, ABC):
         if words[0].text.startswith("-") and not words[0].unknown:
             text = f"{words[0].text[:40]} stands where a command begins: the line in front of it does not go on"
             self.note(words[0].line, text)
-        if words[0].unknown and any(NAMES.fullmatch(word.text) for word in words[1:]):
-            self.note(line, f"the command is not known ({words[0].unknown}); what it sets is not seen")
+        if words[0].unknown and (self.children or any(NAMES.fullmatch(word.text) for word in words[1:])):
+            what = "calls" if self.children else "sets"
+            self.note(line, f"the command is not known ({words[0].unknown}); what it {what} is not seen")
         unreached = "" if self.uncalled else self.ended
-        self.script.calls.append(Call(tuple(words), line, runs is True, environment, unreached, self.uncalled))
+        self.script.calls.append(
+            Call(tuple(words), line, runs is True, environment, unreached, self.launcher, self.uncalled)
+        )
 
     def assign_all(self, prefix: Sequence[Assignment], runs: Truth) -> None:
         """Do assignments that stand alone."""
@@ -159,7 +195,8 @@ class Calls(Machine, ABC):
     def temporarily(self, prefix: Sequence[Assignment], runs: Truth) -> Iterator[None]:
         """Assignments that hold for one command alone."""
         variables = self.variables
-        before = {one.name: variables.values.get(one.name) for one in prefix}
+        names = [variables.meant(one.name) for one in prefix]
+        before = {name: variables.values.get(name) for name in names if name}
         exported, defined = variables.exported, set(variables.defined)
         for one in prefix:
             assign(one, variables, runs, self.note)

@@ -16,8 +16,9 @@ from ppadvisor.frameworks.shell.tokens import ArrayToken, WordToken
 from ppadvisor.frameworks.shell.variables import Field, Piece, Variables, as_field
 
 DECLARING = ("export", "declare", "local", "readonly", "typeset")
+REFERENCE = re.compile(r"-[a-zA-Z]*n[a-zA-Z]*")
 IDENTIFIER = re.compile(r"[A-Za-z_]\w*", re.ASCII)
-NOT_FOLLOWED = frozenset("Anlu")
+NOT_FOLLOWED = frozenset("Alu")
 """Options of `declare` that give a variable another kind than text, number or list."""
 
 
@@ -39,6 +40,8 @@ def declare(machine: Machine, name: str, tokens: Sequence[Assignment | Field], r
     if name == "local" and not machine.local and not machine.uncalled:
         machine.note(line, "local outside of a function has no effect in a shell")
         return False
+    if name != "export" and any(isinstance(one, Field) and REFERENCE.fullmatch(one.text) for one in tokens):
+        return _refer(machine, name, tokens, runs)
     options, names = "", list[str]()
     for token in tokens:
         if isinstance(token, Field) and token.text[:1] in ("-", "+") and not token.unknown:
@@ -53,6 +56,26 @@ def declare(machine: Machine, name: str, tokens: Sequence[Assignment | Field], r
     if name != "export" and NOT_FOLLOWED & set(options):
         for one_name in names:
             machine.variables.unknown(one_name, line, f"declared with -{options}, which is not followed")
+    return True
+
+
+def _refer(machine: Machine, name: str, tokens: Sequence[Assignment | Field], runs: Truth) -> Truth:
+    """`declare -n B=A`: from here on B is A. Where it is not known which that is, what is set by it is told."""
+    for token in tokens:
+        if isinstance(token, Field) and token.text[:1] in ("-", "+"):
+            continue
+        if isinstance(token, Field):
+            own, _, target = token.text.partition("=")
+            known = not token.unknown
+        else:
+            word = as_field(token.ready[0] if token.ready else ())
+            own, target, known = token.name, word.text, not word.unknown and not token.array
+        if not IDENTIFIER.fullmatch(own):
+            machine.note(token.line, f"what {name} sets here is not known")
+            continue
+        _make_local(machine, name, own, "")
+        plain = known and runs is True and own != target and IDENTIFIER.fullmatch(target)
+        machine.variables.references[own] = target if plain else ""
     return True
 
 
@@ -87,5 +110,6 @@ def _declared(machine: Machine, name: str, word: Field, runs: Truth, options: st
 def _make_local(machine: Machine, name: str, variable: str, options: str) -> None:
     own = name in ("local", "declare", "typeset") and machine.local and "g" not in options
     if own and variable not in machine.local[-1]:
-        machine.local[-1][variable] = machine.variables.values.get(variable)
+        kept = machine.variables.references.pop(variable, None)
+        machine.local[-1][variable] = (machine.variables.values.get(variable), kept)
         machine.variables.drop(variable)

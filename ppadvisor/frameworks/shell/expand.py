@@ -15,11 +15,13 @@ SPECIAL = {"?": "how the last command ended", "$": "a process", "!": "a process"
 
 
 def as_scalar(word: Word, variables: Variables) -> Pieces:
-    """The value of an assignment: nothing is split, the elements of an array stand side by side."""
+    """The value of an assignment: nothing is split, the elements of an array are joined."""
     pieces: list[Piece] = []
     for part in word:
+        joined_by_ifs = isinstance(part, Parameter) and part.every == "*"
         for index, element in enumerate(_elements(part, variables)):
-            pieces += ([Piece(" ", part.line)] if index else []) + list(element)
+            joint = _joint(part, variables) if index and joined_by_ifs else Piece(" ", part.line)
+            pieces += ([joint] if index else []) + list(element)
     variables.count(pieces)
     return tuple(pieces)
 
@@ -67,15 +69,23 @@ def _gathered(pieces: Iterable[tuple[Piece | None, bool]]) -> list[Pieces]:
 def _in_fields(word: Word, variables: Variables) -> Iterator[tuple[Piece | None, bool]]:
     """(a piece, whether a new field starts in front of it); (None, True) ends one."""
     for part in word:
-        if isinstance(part, Parameter) and not part.quoted and _takes_argument(part, _held(part, variables)):
+        if isinstance(part, Parameter) and not part.counted and _has_fields(part, variables):
             yield from _in_default(part, variables)
         else:
             yield from _of_part(part, variables)
 
 
+def _has_fields(part: Parameter, variables: Variables) -> bool:
+    """Whether the word behind `:-` stands for the parameter, and may be several fields."""
+    several = any(isinstance(inner, Parameter) for inner in part.argument)
+    return (not part.quoted or several) and _takes_argument(part, _held(part, variables))
+
+
 def _of_part(part: Part, variables: Variables) -> Iterator[tuple[Piece | None, bool]]:
     joined = isinstance(part, Parameter) and part.quoted and part.every == "*"
     elements = _elements(part, variables)
+    if isinstance(part, Parameter) and part.every == "@" and part.operator[-1:] == "+" and elements == ((),):
+        return  # no element, no word
     for index, element in enumerate(elements or ((),) if joined else elements):
         if index:
             yield (_joint(part, variables), False) if joined else (None, True)
@@ -86,17 +96,21 @@ def _of_part(part: Part, variables: Variables) -> Iterator[tuple[Piece | None, b
 
 
 def _in_default(parameter: Parameter, variables: Variables) -> Iterator[tuple[Piece | None, bool]]:
-    """The word behind `:-` where it stands without quotes: split, but for what has quotes of its own."""
+    """The word behind `:-` where it may be several fields: split, but for what stands in quotes."""
     value = _elements(parameter, variables)
     if parameter.operator[-1:] != "+" and _is_empty(value) and parameter.name not in variables.values:
         variables.assume_unset([parameter.name], parameter.line)
+    nothing = True
     for part in parameter.argument:
         if isinstance(part, Text) and not part.quoted:
             found = _split((Piece(part.text, part.line),), variables.separators)
         else:
             found = _in_fields((part,), variables)
         for piece, starts in found:
+            nothing = False
             yield (_assumed(piece, parameter) if piece else None), starts
+    if nothing and parameter.quoted:
+        yield Piece("", parameter.line), False
 
 
 def _joint(part: Part, variables: Variables) -> Piece:
@@ -165,7 +179,8 @@ def _held(part: Parameter, variables: Variables) -> Value | None:
 
 def _takes_argument(part: Parameter, value: Value | None) -> bool:
     """Whether the word behind `:-` or `:+` is taken."""
-    missing = value is None or (part.operator.startswith(":") and _is_empty(value))
+    empty = value is None or (part.every != "" and value == ())
+    missing = empty or (part.operator.startswith(":") and _is_empty(value))
     kind = part.operator[-1:]
     if kind == "+":
         return not missing and not _unknown(value)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from ppadvisor.errors import InputError
 from ppadvisor.frameworks.shell.commands import Function
 from ppadvisor.frameworks.shell.conditions import Truth
 from ppadvisor.frameworks.shell.script import Script
-from ppadvisor.frameworks.shell.variables import Shell, Value
+from ppadvisor.frameworks.shell.variables import Field, Piece, Shell, Value
 
 MAX_STEPS = 20_000
 """Commands that are looked at, those of a function at each call."""
@@ -17,6 +17,9 @@ MAX_EVALS = 10
 """In each other."""
 MAX_DEPTH = 90
 """Blocks, functions and evals in each other."""
+
+Outside = tuple[Value | None, str | None]
+"""Of a variable that a function has for itself: its value outside, and the name it stands for there."""
 
 
 class Machine:
@@ -28,7 +31,7 @@ class Machine:
         self.called: set[str] = set()
         self.active: list[str] = []
         """Functions that run at the moment."""
-        self.local: list[dict[str, Value | None]] = []
+        self.local: list[dict[str, Outside]] = []
         """What stood in the variables that each of them has for itself."""
         self.flags: frozenset[str] = frozenset()
         self.alive: Truth = True
@@ -40,7 +43,9 @@ class Machine:
         self.kept: Shell | None = None
         """The variables when the script ended."""
         self.uncalled = ""
-        self.subshells = self.tested = self.silent = self.steps = self.evals = self.depth = 0
+        self.launcher: tuple[Field, ...] = ()
+        """What stands in front of the `bash -c` that runs."""
+        self.subshells = self.children = self.tested = self.silent = self.steps = self.evals = self.depth = 0
 
     def step(self, line: int) -> None:
         """InputError where a script never comes to its end."""
@@ -64,6 +69,31 @@ class Machine:
         self.variables.restore(shell)
         self.functions, self.flags = functions, flags
         self.alive, self.left = alive, left
+
+    @contextmanager
+    def child(
+        self, inherits: bool, added: Mapping[str, str], flags: frozenset[str], launcher: Sequence[Field]
+    ) -> Iterator[None]:
+        """A shell of its own: nothing but what is exported (where it `inherits`) and what is `added` reaches it, and
+        nothing comes back.
+        """
+        variables = self.variables
+        kept = (self.active, self.local, self.tested, self.launcher)
+        with self.subshell():
+            exported = variables.exported if inherits else frozenset[str]()
+            held: dict[str, Value] = {
+                name: value for name, value in variables.values.items() if name in exported and len(value) == 1
+            }
+            held |= {name: ((Piece(text, 0),),) for name, text in added.items()}
+            variables.values, variables.exported = held, exported | added.keys()
+            variables.integers, variables.readonly, variables.references = frozenset(), frozenset(), {}
+            self.functions = {name: one for name, one in self.functions.items() if name in exported}
+            self.flags, self.alive, self.launcher = flags, True, (*self.launcher, *launcher)
+            self.active, self.local, self.tested = [], [], 0
+            self.children += 1
+            yield
+        self.children -= 1
+        self.active, self.local, self.tested, self.launcher = kept
 
     @contextmanager
     def deeper(self, line: int) -> Iterator[None]:
@@ -108,10 +138,13 @@ class Machine:
         self.variables.count_names(len(names))
         return {name: text for name in names if (text := self.variables.peek(name)) is not None}
 
-    def forget_local(self, before: dict[str, Value | None]) -> None:
+    def forget_local(self, before: dict[str, Outside]) -> None:
         """Give the variables that a function had for itself back what they were."""
-        for name, value in before.items():
-            if value is None:
+        for name, (value, reference) in before.items():
+            self.variables.references.pop(name, None)
+            if reference is not None:
+                self.variables.references[name] = reference
+            elif value is None:
                 self.variables.drop(name)
             else:
                 self.variables.put(name, value)

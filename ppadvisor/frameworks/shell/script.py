@@ -14,6 +14,8 @@ from ppadvisor.frameworks.shell.variables import Field, Piece, Variables
 
 MOST_NAMES = 12
 """In one note."""
+PRINTING = ("echo", "printf", ":", "true", "logger", "cat", "tee")
+"""Commands that print their words or their files, and start nothing."""
 
 
 @dataclass(frozen=True)
@@ -36,8 +38,15 @@ class Call:
     environment: Mapping[str, str]
     unreached: str = ""
     """Why it never runs: the script ends in front of it."""
+    launcher: tuple[Field, ...] = ()
+    """What stands in front of the shell that it runs in: `srun -n 8` of `srun -n 8 bash -c "..."`."""
     uncalled: str = ""
     """The function that it stands in, where nothing in the file calls that."""
+
+    @property
+    def prints(self) -> bool:
+        """Whether its words are printed, not run."""
+        return self.words[0].text in PRINTING
 
 
 @dataclass

@@ -18,6 +18,8 @@ BY_THE_SHELL = (
     *("SHLVL", "SRANDOM", "TERM", "UID", "USER"),
 )
 """Variables that are set wherever a shell runs (Bash Reference Manual 5.2, 5.2), or by every login."""
+MAX_REFERENCES = 10
+"""Names that stand for names."""
 IFS = " \t\n"
 """What a shell splits at unless it is told otherwise."""
 
@@ -68,6 +70,7 @@ class Shell:
     exported: frozenset[str]
     integers: frozenset[str]
     readonly: frozenset[str]
+    references: dict[str, str]
     positional: Value | None
     shifted: int
     defined: frozenset[str]
@@ -83,6 +86,8 @@ class Variables:
     integers: frozenset[str] = frozenset()
     """Whose text is calculated when it is assigned (`declare -i`)."""
     readonly: frozenset[str] = frozenset()
+    references: dict[str, str] = field(default_factory=dict)
+    """Names that stand for another (`declare -n`); nothing where it is not known for which."""
     given: tuple[str, ...] = ()
     """Defined by the user."""
     defined: set[str] = field(default_factory=set)
@@ -105,6 +110,10 @@ class Variables:
         """The value of a variable, None where it is not set."""
         if name in "@*#" or name.isdigit():
             return self._positional(name)
+        if name in self.references:
+            name = self.meant(name)
+            if not name:
+                return ((Piece("", 0, "a name that stands for another (-n) which is not known here"),),)
         if name in self.defined or name not in self.values:
             self.read.add(name)
         if name in BY_THE_SHELL and name not in self.values:
@@ -117,6 +126,8 @@ class Variables:
         if self.positional is None:
             self.read.add(name)
             return self.values.get(name)
+        if name == "0":
+            return self.values.get(name)
         before = self.positional[: int(name)] if name.isdigit() else self.positional
         if name not in ("@", "*") and any(piece.loose for element in before for piece in element):
             return ((Piece("", 0, f"${name} is not known: an argument in front of it may be several"),),)
@@ -126,10 +137,21 @@ class Variables:
 
     def put(self, name: str, value: Value, line: int = 0) -> None:
         """Set a variable."""
+        name = self.meant(name) if name in self.references else name
+        if not name:
+            return  # told where it is set
         if name in self.defined:
             self.defined.discard(name)
             self.overwritten.setdefault(name, line)
         self.values[name] = value
+
+    def meant(self, name: str) -> str:
+        """The variable that a name stands for, which may be itself; nothing where that is not known."""
+        for _ in range(MAX_REFERENCES):
+            if name not in self.references:
+                return name
+            name = self.references[name]
+        return ""
 
     def unknown(self, name: str, line: int, why: str) -> None:
         """Set a variable to what nobody knows."""
@@ -137,6 +159,7 @@ class Variables:
 
     def drop(self, name: str, line: int = 0) -> None:
         """Unset a variable."""
+        name = self.meant(name)
         if name in self.values:
             self.put(name, (), line)
             del self.values[name]
@@ -185,6 +208,7 @@ class Variables:
             self.exported,
             self.integers,
             self.readonly,
+            dict(self.references),
             self.positional,
             self.shifted,
             frozenset(self.defined),
@@ -194,6 +218,7 @@ class Variables:
         """Forget what a subshell did."""
         self.values = dict(shell.values)
         self.exported, self.integers, self.readonly = shell.exported, shell.integers, shell.readonly
+        self.references = dict(shell.references)
         self.positional, self.shifted, self.defined = shell.positional, shell.shifted, set(shell.defined)
 
     def unread(self, also_read: Sequence[str] = ()) -> dict[str, str]:

@@ -142,13 +142,26 @@ class WordReader(ABC):
                     parts.append(Text("", opened, quoted=True))
                 return
             elif self.peek("\\"):
-                pair = self.text[self.at : self.at + 2]
-                escaped = pair[1:] if pair[1:] in ("$", "`", '"', "\\", "\n") else pair
-                parts.append(Text("" if escaped == "\n" else escaped, self.line, quoted=True))
-                self.take(pair)
+                self._escaped(parts)
             else:
                 parts.append(self._expansion(quoted=True))
         raise self.problem('a quote " is opened here and never closed', opened)
+
+    def _kept_quotes(self) -> int:
+        """Where the single quote that begins here ends: in double quotes both stay, and no brace closes in them."""
+        close = self.text.find("'", self.at + 1)
+        if close < 0:
+            raise self.problem("a quote ' is opened here and never closed")
+        if '"' in self.text[self.at : close]:
+            raise self.problem("single quotes in ${ } in double quotes, with a double quote in them, are not read")
+        return close
+
+    def _escaped(self, parts: list[Part], also: str = "") -> None:
+        """A backslash in double quotes: it stays but in front of what has a meaning there."""
+        pair = self.text[self.at : self.at + 2]
+        escaped = pair[1:] if pair[1:] in ("$", "`", '"', "\\", "\n", also) else pair
+        parts.append(Text("" if escaped == "\n" else escaped, self.line, quoted=True))
+        self.take(pair)
 
     def _expansion(self, *, quoted: bool) -> Part:
         line = self.line
@@ -191,7 +204,7 @@ class WordReader(ABC):
             head = BRACED.match("#", 0)
         elif head:
             self.take(head[0])
-        argument = self._braced_rest(line)
+        argument = self._braced_rest(line, quoted)
         text = shortened(self.text[start : self.at])
         if not head or (argument and not head[4]) or (head[1] and head[4]):
             return Unknown(text, line, quoted)
@@ -202,20 +215,28 @@ class WordReader(ABC):
         index = 0 if every or not subscript else int(subscript)
         return Parameter(head[2], line, quoted, every, head[4] or "", argument, index, bool(head[1]))
 
-    def _braced_rest(self, opened: int) -> Word:
-        """The word up to the closing brace, and past it."""
+    def _braced_rest(self, opened: int, quoted: bool) -> Word:
+        """The word up to the closing brace, and past it; `quoted`: double quotes stand around the whole."""
         self.depth += 1
         if self.depth > MAX_DEPTH:
             raise self.problem(f"nested more than {MAX_DEPTH} deep")
         parts: list[Part] = []
-        while self.at < len(self.text) and not self.peek("}"):
-            if self.text[self.at] in "\\'\"$`":
+        single = 0
+        while self.at < len(self.text) and (not self.peek("}") or self.at < single):
+            plain = BRACED_PLAIN.match(self.text, self.at)
+            if plain or self.peek("}"):
+                text = plain[0] if plain else "}"
+                parts.append(Text(text, self.line, quoted))
+                self.take(text)
+            elif quoted and self.peek("'"):
+                single = 0 if single == self.at else self._kept_quotes()
+                parts.append(Text(self.take("'"), self.line, quoted=True))
+            elif not quoted or self.peek('"'):
                 self._quoted_part(parts)
+            elif self.peek("\\"):
+                self._escaped(parts, "}")
             else:
-                plain = BRACED_PLAIN.match(self.text, self.at)
-                if plain:
-                    parts.append(Text(plain[0], self.line, quoted=False))
-                    self.take(plain[0])
+                parts.append(self._expansion(quoted=True))
         if self.at >= len(self.text):
             raise self.problem("${ is opened here and never closed", opened)
         self.take("}")
