@@ -19,7 +19,7 @@ from tests.cli.test_check import GPU, write
         ("PP=$PPS", ("--define", "PPX=8"), "never reads PPX; did you mean PPS?"),
         ("PP=4\r", (), "train.sh:2: Windows line endings"),
         ("PP=4\nread PP", (), "$PP is set by read (line 3)"),
-        ("for PP in 2 4; do :; done", (), "$PP is set by a loop (line 2)"),
+        ("for PP in $(seq 2); do :; done", (), "$PP is set by a loop (line 2)"),
     ],
 )
 def test_what_is_not_what_it_seems_is_an_error(

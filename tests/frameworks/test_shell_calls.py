@@ -54,7 +54,7 @@ def test_what_only_a_shell_knows_is_told(case: dict[str, Any]) -> None:
 
 @cases("refused")
 def test_what_is_not_read_is_refused(case: dict[str, Any]) -> None:
-    """What bash itself refuses, and two forms that are not read, are one line with the place."""
+    """What bash itself refuses, and what is not read, is one line with the place."""
     with pytest.raises(InputError, match=r"^x\.sh:1: "):
         read_script(case["script"], "x.sh")
 
@@ -121,8 +121,22 @@ def test_what_is_not_followed_has_its_line(text: str, lines: list[int]) -> None:
 
 def test_a_loop_is_told_on_its_line() -> None:
     """What a loop sets is unknown, for the reason of the line where the loop stands."""
-    (call,) = calls_of("\n\nfor PP in 2 4\ndo\n run $PP\ndone")
+    (call,) = calls_of("\n\nfor PP in $(seq 2)\ndo\n run $PP\ndone")
     assert call.words[1].unknown == "$PP is set by a loop (line 3)"
+
+
+def test_a_variable_that_the_script_ends_without_is_told() -> None:
+    """`${DATA:?}` ends a script in bash where nothing sets DATA: a note on its line, and how to set it."""
+    script = read_script('\n: "${DATA:?must be set}"\nrun', "x.sh")
+    (note,) = script.assumed(())
+    assert (note.line, "the script ends without it: DATA; --define DATA=VALUE" in note.text) == (2, True)
+    assert read_script(': "${DATA:?must be set}"\nrun', "x.sh", {"DATA": "x"}).assumed(()) == ()
+
+
+def test_loops_are_run_round_by_round_up_to_a_limit() -> None:
+    """Behind more rounds than any script needs what a loop sets is unknown, for the reason of its line."""
+    (call,) = calls_of("i=0\nwhile [ $i -lt 5000 ]; do i=$((i+1)); done\nrun $i")
+    assert "line 2" in call.words[1].unknown
 
 
 def test_a_function_that_nothing_calls_is_marked() -> None:

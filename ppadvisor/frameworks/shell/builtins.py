@@ -13,6 +13,12 @@ from ppadvisor.frameworks.shell.conditions import Truth
 from ppadvisor.frameworks.shell.machine import Machine
 from ppadvisor.frameworks.shell.variables import Field, Piece, as_piece
 
+NOT_FOLLOWED = {
+    "extglob": "patterns with brackets are taken as not known",
+    "nullglob": "words with * ? [ that fit no file are no words in bash, and are taken as written here",
+    "failglob": "words with * ? [ that fit no file are an error in bash, and are taken as written here",
+}
+"""Options of `shopt` that change what words become."""
 IDENTIFIER = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 CONVERSION = re.compile(r"%[sdi%]|%.?|\\")
 
@@ -179,6 +185,11 @@ def _shopt(machine: Machine, words: Words, runs: Truth) -> Truth:
     names = {word.text for word in words[1:]}
     if "-s" in names and "expand_aliases" in names:
         machine.note(words[0].line, "aliases are not followed")
+    for name, what in NOT_FOLLOWED.items():
+        if "-s" in names and name in names:
+            machine.note(words[0].line, f"shopt -s {name} is not followed: {what}")
+    if "nocasematch" in names or any(word.unknown for word in words):
+        machine.variables.caseless = ("-s" in names) if runs is True and "nocasematch" in names else None
     if "lastpipe" in names:
         machine.flags = machine.flags | {"lastpipe"} if "-s" in names else machine.flags - {"lastpipe"}
     return None

@@ -85,6 +85,8 @@ class Loop:
     """Of `while` and `until`."""
     header: Calculation | None = None
     """Of `for ((...))`."""
+    words: tuple[WordToken, ...] | None = None
+    """Behind `in`; None where there is no `in`, which stands for the arguments."""
 
 
 @dataclass(frozen=True)

@@ -148,7 +148,7 @@ class _Walk:
         if sign not in ("=", "==", "!="):
             return None
         pattern = as_pattern(words[2], self.variables)
-        truth = matches(pattern, left)
+        truth = matches(pattern, left, self.variables.caseless)
         return _told(negated(truth) if sign == "!=" else truth, (left, pattern), self.variables)
 
     def _of_a_word(self, words: Sequence[Word]) -> Truth:
@@ -181,11 +181,15 @@ def as_pattern(word: Word, variables: Variables) -> Field:
     return as_field(tuple(pieces))
 
 
-def matches(pattern: Field, value: Field) -> Truth:
+def matches(pattern: Field, value: Field, caseless: Truth = False) -> Truth:
     """Whether a pattern fits a value; one that is not set counts as empty."""
     if pattern.text == "*" and not pattern.unknown:
         return True
     unknown = any(field.unknown and not field.unset for field in (pattern, value))
     if unknown or max(len(pattern.text), len(value.text)) > MAX_PATTERN:
         return None
-    return fnmatchcase(value.text, pattern.text)
+    exact = fnmatchcase(value.text, pattern.text)
+    if caseless is False or "[" in pattern.text:
+        return exact if caseless is False else None
+    alike = fnmatchcase(value.text.lower(), pattern.text.lower())
+    return alike if caseless or alike == exact else None

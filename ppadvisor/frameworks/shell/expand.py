@@ -198,6 +198,9 @@ def _parameter(part: Parameter, variables: Variables) -> Value:
         elif part.operator[-1:] == "=":
             variables.unknown(part.name, part.line, "set where it is not known whether that runs")
         return (default,)
+    if part.operator[-1:] == "?" and (value is None or (part.operator == ":?" and _is_empty(value))):
+        variables.required.setdefault(part.name, part.line)
+        return ((_unset(part),),)
     if part.operator[-1:] == "+" and not _unknown(value):
         if value is None:
             variables.assume_unset([part.name], part.line)

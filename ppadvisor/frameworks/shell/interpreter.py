@@ -6,8 +6,6 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
 
-from ppadvisor.frameworks.shell.arithmetic import not_calculated
-from ppadvisor.frameworks.shell.calls import Calls
 from ppadvisor.frameworks.shell.commands import (
     AndOr,
     Calculation,
@@ -32,9 +30,10 @@ from ppadvisor.frameworks.shell.conditions import (
     negated,
 )
 from ppadvisor.frameworks.shell.expand import as_text, calculated
+from ppadvisor.frameworks.shell.loops import Loops, jumps
 
 
-class Interpreter(Calls):
+class Interpreter(Loops):
     """Runs commands; `runs` says of each whether it does: True, or None where that is open."""
 
     def run_script(self, commands: Commands) -> None:
@@ -98,7 +97,7 @@ class Interpreter(Calls):
             Group: self._group,
             If: self._if,
             Case: self._case,
-            Loop: self._loop,
+            Loop: self.loop,
             Function: self._function,
         }
         self.variables.certain = runs is True
@@ -142,7 +141,7 @@ class Interpreter(Calls):
             fits: Truth = False
             for word in arm.patterns if done is not True else ():
                 pattern = as_pattern(word, self.variables)
-                truth = matches(pattern, value)
+                truth = matches(pattern, value, self.variables.caseless)
                 fits = either(fits, truth)
                 if truth is not None and (pattern.text != "*" or pattern.unknown):
                     self.variables.assume_unset((*value.unset, *pattern.unset), command.line)
@@ -153,31 +152,7 @@ class Interpreter(Calls):
             done = done if arm.ending == ";;&" else either(done, here)
         return None
 
-    def _loop(self, loop: Loop, runs: Truth) -> Truth:
-        if loop.condition and self._never(loop):
-            self.run(loop.condition, runs)
-            return True
-        # what the body sets is not known in its next round, so it is read once for that alone
-        for first in (False,) if self.silent else (True, False):
-            self.silent += first
-            for name in [loop.name] if loop.name else []:
-                self.variables.unknown(name, loop.line, "set by a loop")
-            for name in not_calculated(loop.header.text).assigned if loop.header else ():
-                self.variables.unknown(name, loop.line, "set by a loop")
-            with self.testing():
-                self.run(loop.condition, None)
-            self.run(loop.body, None)
-            self.silent -= first
-        return None
-
-    def _never(self, loop: Loop) -> bool:
-        """Whether the condition of a loop does not hold when it is first asked."""
-        self.silent += 1
-        with self.subshell(), self.testing():
-            truth = self.run(loop.condition, True)
-        self.silent -= 1
-        return truth is (loop.kind == "until")
-
     def _function(self, command: Function, runs: Truth) -> Truth:
         self.functions[command.name] = (command, runs)
+        self.jumping |= jumps(command)
         return True

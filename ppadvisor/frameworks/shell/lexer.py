@@ -24,8 +24,9 @@ ARRAY = re.compile(r"([A-Za-z_]\w*)(\+?)=\(", re.ASCII)
 OPERATORS = re.compile(r";;&|;;|;&|;|&&|\|\||\|&|\||&(?!>)|\(|\)")
 IN_CONDITION = re.compile(r"&&|\|\||[()<>]")
 REDIRECT = re.compile(r"(?:\d*|\{\w+\})(?:&>>?|<<<|>>|>\||[<>]&|<>|>|<(?!<))")
+UNARY = re.compile(r"-[a-hknoprstuvwxzGLNORS]")
 DESCRIPTOR = re.compile(r"\d+-?(?=[\s;&|()<>]|$)|-(?=[\s;&|()<>]|$)")
-HEREDOC = re.compile(r"\d*<<(-?)[ \t]*(['\"\\]?)([\w.!-]+)\2")
+HEREDOC = re.compile(r"\d*<<(-?)[ \t]*(?:(['\"])([^'\"\n]*)\2|\\?([\w.!-]+))")
 BEFORE_A_COMMAND = ("if", "then", "elif", "else", "while", "until", "do", "!", "{", "time")
 """Words behind which a command begins."""
 
@@ -40,6 +41,38 @@ def tokenize(text: str, file: str, line: int = 1) -> list[Token]:
             f"write the file with LF alone, as `dos2unix {file}` does"
         )
     return _Lexer(text, file, line).tokens()
+
+
+class _Brackets:
+    """How many brackets are open in a command substitution; those that end a pattern of `case` close none."""
+
+    def __init__(self) -> None:
+        self.open = 1
+        self.cases: list[tuple[int, str]] = []
+        """Of each `case` that is open: the brackets around it, and what comes next in it: in, pattern or body."""
+
+    def take(self, token: Token | None, begins: bool) -> None:
+        """Look at a token; `begins`: a command may begin with it."""
+        around, following = self.cases[-1] if self.cases else (0, "")
+        if isinstance(token, WordToken):
+            if token.plain == "case" and begins and following != "pattern":
+                self.cases.append((self.open, "in"))
+            elif token.plain == "in" and following == "in":
+                self.cases[-1] = (around, "pattern")
+            elif token.plain == "esac" and (begins or following == "pattern") and self.cases:
+                self.cases.pop()
+        elif isinstance(token, Operator):
+            self._operator(token.text, around, following)
+
+    def _operator(self, sign: str, around: int, following: str) -> None:
+        here = self.open == around
+        if here and following == "pattern" and sign in "()":
+            if sign == ")":
+                self.cases[-1] = (around, "body")
+        elif here and sign in (";;", ";&", ";;&"):
+            self.cases[-1] = (around, "pattern")
+        else:
+            self.open += {"(": 1, ")": -1}.get(sign, 0)
 
 
 class _Lexer(WordReader):
@@ -118,7 +151,7 @@ class _Lexer(WordReader):
         heredoc = HEREDOC.match(self.text, self.at)
         if heredoc:
             self.take(heredoc[0])
-            self.heredocs.append((heredoc[3], bool(heredoc[1])))
+            self.heredocs.append((heredoc[4] or heredoc[3] or "", bool(heredoc[1])))
             return True
         redirect = REDIRECT.match(self.text, self.at)
         if not redirect or self.peek("<(") or self.peek(">("):
@@ -188,6 +221,8 @@ class _Lexer(WordReader):
             if not token.word:
                 break
             if token.plain == "]]":
+                if len(items) == 1 and UNARY.fullmatch(getattr(items[0], "plain", None) or ""):
+                    raise self.problem("[[ asks something of nothing: a word is missing in front of ]]", opened)
                 return ConditionToken(tuple(items), opened)
             items.append(token)
         raise self.problem("[[ is opened here and never closed", opened)
@@ -210,12 +245,11 @@ class _Lexer(WordReader):
         start, opened = self.at, self.line
         self.take(opening)
         inner = _Lexer(self.text, self.file, self.line, self.depth + 1)
-        inner.at, open_brackets = self.at, 1
-        while open_brackets and inner._skip_blanks():
-            token = inner.token()
-            if isinstance(token, Operator):
-                open_brackets += {"(": 1, ")": -1}.get(token.text, 0)
-        if open_brackets:
+        inner.at, brackets = self.at, _Brackets()
+        while brackets.open and inner._skip_blanks():
+            begins = inner.begins
+            brackets.take(inner.token(), begins)
+        if brackets.open:
             raise self.problem(f"{opening} is opened here and never closed", opened)
         self.at, self.line = inner.at, inner.line
         return shortened(self.text[start : self.at])

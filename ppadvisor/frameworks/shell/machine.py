@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from ppadvisor.errors import InputError
-from ppadvisor.frameworks.shell.commands import Function
+from ppadvisor.frameworks.shell.commands import Function, Loop
 from ppadvisor.frameworks.shell.conditions import Truth
 from ppadvisor.frameworks.shell.script import Script
 from ppadvisor.frameworks.shell.variables import Field, Piece, Shell, Value
@@ -45,6 +45,13 @@ class Machine:
         self.uncalled = ""
         self.launcher: tuple[Field, ...] = ()
         """What stands in front of the `bash -c` that runs."""
+        self.rounds = 0
+        self.jumping = False
+        """Whether a function of the script has `break` or `continue`."""
+        self.looked_at: dict[int, tuple[Loop, bool]] = {}
+        """Loops, and whether they have."""
+        self.last: Truth = True
+        """How the last round of a loop ended."""
         self.subshells = self.children = self.tested = self.silent = self.steps = self.evals = self.depth = 0
 
     def step(self, line: int) -> None:
@@ -62,13 +69,13 @@ class Machine:
     def subshell(self) -> Iterator[None]:
         """What happens in it changes nothing outside."""
         shell, functions, flags = self.variables.saved(), dict(self.functions), self.flags
-        alive, left = self.alive, self.left
+        alive, left, caseless = self.alive, self.left, self.variables.caseless
         self.subshells += 1
         yield
         self.subshells -= 1
         self.variables.restore(shell)
         self.functions, self.flags = functions, flags
-        self.alive, self.left = alive, left
+        self.alive, self.left, self.variables.caseless = alive, left, caseless
 
     @contextmanager
     def child(

@@ -193,7 +193,7 @@ class _Parser:
         line = self.line
         self.at += 1
         condition: Commands = ()
-        name, header = "", None
+        name, header, words = "", None, None
         if kind in ("while", "until"):
             condition = self.commands(())
         elif isinstance(self.token, ArithmeticToken):
@@ -203,8 +203,7 @@ class _Parser:
             name = self._keyword()
             if not NAME.fullmatch(name):
                 raise self.unexpected("the name of a variable")
-            while isinstance(self.token, WordToken) and self._keyword() != "do":
-                self.at += 1
+            words = self._words_of_for()
         while self._operator() in ("\n", ";"):
             self.at += 1
         if header is not None and self._keyword() == "{":
@@ -212,7 +211,20 @@ class _Parser:
         self._expect("do")
         body = self.commands(())
         self._expect("done")
-        return Loop(kind, body, line, name, condition, header)
+        return Loop(kind, body, line, name, condition, header, words)
+
+    def _words_of_for(self) -> tuple[WordToken, ...] | None:
+        """Past the name of the variable: the words behind `in`."""
+        self.at += 1
+        self._skip_newlines()
+        if self._keyword() != "in":
+            return None
+        self.at += 1
+        found = []
+        while isinstance(self.token, WordToken):
+            found.append(self.token)
+            self.at += 1
+        return tuple(found)
 
     def _case(self) -> Case:
         line = self.line

@@ -71,15 +71,19 @@ class Script:
 
     def assumed(self, words: Iterable[Field]) -> tuple[Note, ...]:
         """One note for all variables that were taken as not set: by conditions, and by the defaults in these words."""
+        required = tuple(
+            Note(line, f"not set in the file, and the script ends without it: {name}; --define {name}=VALUE sets it")
+            for name, line in self.variables.required.items()
+        )
         names = dict(self.variables.defaulted)
         for word in words:
             for name in word.assumed:
                 names.setdefault(name, word.line)
         if not names:
-            return ()
+            return required
         shown = ", ".join(list(names)[:MOST_NAMES]) + (f", ... ({len(names)})" if len(names) > MOST_NAMES else "")
         text = f"not set in the file, and taken as not set: {shown}; --define NAME=VALUE sets one"
-        return (Note(min(names.values()), text, "assumed"),)
+        return (*required, Note(min(names.values()), text, "assumed"))
 
 
 def read_script(text: str, file: str, defined: Mapping[str, str] | None = None) -> Script:

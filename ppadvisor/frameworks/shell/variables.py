@@ -98,11 +98,15 @@ class Variables:
     """Every name that was asked for while it was defined by the user, or not set."""
     defaulted: dict[str, int] = field(default_factory=dict)
     """Taken as not set by a condition, or by a default that leaves nothing -> the line."""
+    required: dict[str, int] = field(default_factory=dict)
+    """Not set where the script ends without them (`${NAME:?}`) -> the line."""
     positional: Value | None = None
     """$1, $2, ...; None for those that the script is called with."""
     shifted: int = 0
     """The line on which it became open which argument $1 is."""
     used: int = 0
+    caseless: bool | None = False
+    """Whether comparing looks at upper and lower case alike (`shopt -s nocasematch`); None where nobody knows."""
     certain: bool = True
     """Whether what is read at the moment surely runs."""
 
