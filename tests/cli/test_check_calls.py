@@ -44,6 +44,25 @@ def test_what_is_no_call_is_said_with_its_line(cli: Cli, tmp_path: Path, text: s
     assert message in result.stderr
 
 
+def test_what_may_stand_in_unknown_words_is_not_called_missing(cli: Cli, tmp_path: Path) -> None:
+    """`--$NAME` is no option called --, and options that may stand in it are not said to be missing: exit 2, a line."""
+    text = "A=(--num-layers 8 --bf16 --lr 1)\nA+=(--${K%=*} 4)\ntorchrun --nproc_per_node 8 pretrain_gpt.py ${A[@]}"
+    result = cli("check", write(tmp_path, text), *GPU)
+    assert result.exit_code == 2
+    assert "train.sh:2: --hidden-size, --num-attention-heads" in result.stderr
+    assert "may stand in what is not known here (${K%=*} is not executed)" in result.stderr
+    answer = cli("check", write(tmp_path, f"{CALL} 4 --${{K%=*}} 4"), *GPU, "--format", "json").document
+    assert (answer["rules"], len(answer["notices"])) == ([], 1)
+
+
+def test_a_call_in_a_loop_is_taken_once(cli: Cli, tmp_path: Path) -> None:
+    """Of a loop that calls with p = 4 and 2 the first is judged, and a notice on its line says that there are more."""
+    answer = cli("check", write(tmp_path, f"for PP in 4 2; do\n{CALL} $PP\ndone"), *GPU, "--format", "json").document
+    (notice,) = answer["notices"]
+    assert (answer["plan"]["pipeline_parallel"], notice["line"]) == (4, 2)
+    assert "called here more than once" in notice["message"]
+
+
 @pytest.mark.parametrize(
     "text",
     [

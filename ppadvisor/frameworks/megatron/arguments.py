@@ -76,8 +76,10 @@ def parse(words: Sequence[Field], environment: Mapping[str, str] | None = None, 
     while at < len(words):
         word = words[at]
         at += 1
-        if word.unknown and not word.text.startswith("--"):
+        # --$NAME is an option that is not known, --name=$VALUE one whose value is not
+        if word.unknown and not (word.text.startswith("--") and "=" in word.text):
             arguments.unseen.append(word)
+            at = _behind_values(words, at)
             continue
         name, equals, rest = word.text.partition("=")
         option = flags.get(name) if _looks_like_option(word) else None
@@ -97,6 +99,13 @@ def parse(words: Sequence[Field], environment: Mapping[str, str] | None = None, 
         at += 0 if equals else len(taken)
         _take(arguments, option, name, word, taken)
     return arguments
+
+
+def _behind_values(words: Sequence[Field], at: int) -> int:
+    """Past known words that may be values of an option which is not known."""
+    while at < len(words) and not words[at].unknown and not _looks_like_option(words[at]):
+        at += 1
+    return at
 
 
 def _looks_like_option(word: Field) -> bool:

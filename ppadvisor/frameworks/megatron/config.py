@@ -93,6 +93,7 @@ def configuration(
     without = without if given.one_connection else (*without, "one_connection")
     judged = tuple(rule for rule in RULES if rule not in without)
     broken = tuple(on_the_call(one, called) for one in broken_rules(run) if one.rule in judged)
+    refuse_unseen(broken, arguments, file)
     model, missing = _model(run, broken, given, file)
     found = [*_not_understood(arguments, notes), *_gpus(given, in_file), *missing]
     found += [*remarks(run), *not_in_the_specifications(run), *not_modelled(run), *_repeated(arguments)]
@@ -109,6 +110,17 @@ def configuration(
         places=places_of(run),
         options=said_in(arguments),
     )
+
+
+def refuse_unseen(broken: Sequence[Broken], arguments: Arguments, file: str) -> None:
+    """InputError where required options are missing that may stand in words which are not known here."""
+    missing = next((one for one in broken if one.rule == "required_options"), None)
+    if missing is not None and arguments.unseen:
+        word = arguments.unseen[0]
+        raise InputError(
+            f"{file}:{word.line}: {', '.join(missing.flags)} may stand in what is not known here ({word.unknown}); "
+            "--define NAME=VALUE sets a variable of the script"
+        )
 
 
 def on_the_call(broken: Broken, called: int | None) -> Broken:

@@ -10,7 +10,7 @@ from ppadvisor import schedules
 from ppadvisor.frameworks.configuration import OF_A_SCRIPT, Configuration, Given, GpusUnknown, Remark
 from ppadvisor.frameworks.megatron.arguments import parse
 from ppadvisor.frameworks.megatron.call import TrainingCall, training_call
-from ppadvisor.frameworks.megatron.config import UNSOUND, check_known, on_the_call
+from ppadvisor.frameworks.megatron.config import UNSOUND, check_known, on_the_call, refuse_unseen
 from ppadvisor.frameworks.megatron.model import model_of
 from ppadvisor.frameworks.megatron.options import table_of
 from ppadvisor.frameworks.megatron.places import places_of, said_in
@@ -59,6 +59,7 @@ def read_script_text(text: str, file: str, given: Given) -> Configuration:
 
 def _configuration(run: ForkRun, call: TrainingCall, file: str, given: Given) -> Configuration:
     broken = tuple(on_the_call(one, call.line) for one in broken_rules(run))
+    refuse_unseen(broken, run.arguments, file)
     sound = not any(one.rule in UNSOUND for one in broken)
     model, missing = _model(run, file, given) if sound else (None, [])
     noted = [Remark(note.kind, note.text, (), note.line) for note in call.notes]
