@@ -5,15 +5,19 @@ from __future__ import annotations
 import os
 import re
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, NamedTuple
 
-from ppadvisor.errors import InputError
+from ppadvisor.errors import EXIT_USAGE, InputError
 from ppadvisor.verify.torch_engine import UnverifiableError, installed_version, torch_module
 
+LOOK_S = 1.0
+"""How often a rank looks whether its launcher is there."""
 MEETING_S = 60.0
 """How long ranks wait for each other at first."""
 MESSAGE_S = 1800.0
@@ -119,6 +123,7 @@ def told_by(here: Launcher) -> Iterator[None]:
 @contextmanager
 def met(here: Launcher) -> Iterator[Met]:
     """The process group of all ranks, on GPUs over NCCL where torch has them, else on CPUs over gloo."""
+    _end_with_launcher()
     torch, distributed = torch_module(), torch_module("torch.distributed")
     device, store = _device(torch, here), _store(here)
     _check_alike(store, here, device.type)
@@ -137,6 +142,18 @@ def met(here: Launcher) -> Iterator[Met]:
         group = distributed.new_group(backend="gloo")
     yield Met(here, device, group)
     distributed.destroy_process_group()  # not after a failure: it would wait for who is gone
+
+
+def _end_with_launcher() -> None:
+    """A rank whose launcher is gone, also by a signal that torchrun passes on to nobody, would compute for nobody."""
+    launcher = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == launcher:
+            time.sleep(LOOK_S)
+        os._exit(EXIT_USAGE)  # amid torch's work, where no exception would be heard
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def _device(torch: Any, here: Launcher) -> Any:

@@ -125,8 +125,8 @@ def test_what_is_wrong_on_all_ranks_is_said_by_one(saved: Path) -> None:
     assert "exitcode  : 2" in stderr
 
 
-def test_a_killed_rank_ends_all(saved: Path) -> None:
-    """SIGKILL of one of two amid its steps: torchrun ends soon, no rank is left, nothing is printed as an answer."""
+def amid_its_steps(saved: Path) -> tuple[subprocess.Popen[str], dict[int, int]]:
+    """torchrun and the processes of its ranks, which have steps for hours."""
     process = torchrun(str(saved), "--layers", "--steps", "100000")
     give_up_s = time.monotonic() + PATIENCE_S
     while len(found := ranks_of(saved)) < 2:
@@ -134,6 +134,23 @@ def test_a_killed_rank_ends_all(saved: Path) -> None:
         assert time.monotonic() < give_up_s
         time.sleep(0.05)
     time.sleep(3.0)  # into the steps, or the meeting of the ranks where the machine is slow
+    return process, found
+
+
+def test_a_killed_launcher_leaves_no_rank(saved: Path) -> None:
+    """SIGKILL of torchrun, which tells its ranks nothing: they end by themselves."""
+    process, _ = amid_its_steps(saved)
+    process.kill()
+    process.communicate(timeout=PATIENCE_S)  # the ranks hold its pipes until they end
+    give_up_s = time.monotonic() + 20
+    while ranks_of(saved):
+        assert time.monotonic() < give_up_s
+        time.sleep(0.2)
+
+
+def test_a_killed_rank_ends_all(saved: Path) -> None:
+    """SIGKILL of one of two amid its steps: torchrun ends soon, no rank is left, nothing is printed as an answer."""
+    process, found = amid_its_steps(saved)
     os.kill(found[1], signal.SIGKILL)
     killed_s = time.monotonic()
     stdout, stderr = process.communicate(timeout=PATIENCE_S)
