@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +16,26 @@ IntArray = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Held:
+class _PerChunk:
+    """Arrays of one shape, whose last axis is the chunks."""
+
+    def each(self, change: Callable[[FloatArray], FloatArray]) -> Self:
+        """Every array changed alike."""
+        return type(self)(*(change(getattr(self, f.name)) for f in fields(self)))
+
+    def row(self, index: int) -> Self:
+        """One entry of the first axis."""
+        return self.each(lambda values: values[index])
+
+    @classmethod
+    def stacked(cls, parts: Iterable[Self]) -> Self:
+        """Ranks, or plans, one below the other."""
+        rows = list(parts)
+        return cls(*(np.stack([getattr(row, f.name) for row in rows]) for f in fields(cls)))
+
+
+@dataclass(frozen=True)
+class Held(_PerChunk):
     """What is alive of each chunk of each rank, in micro-batches, (..., chunks); or the bytes of one of each."""
 
     alive: FloatArray
@@ -34,23 +54,9 @@ class Held:
                 total = total + np.sum(count * each, axis=-1)
         return total
 
-    def each(self, change: Callable[[FloatArray], FloatArray]) -> Held:
-        """Every array changed alike."""
-        return Held(change(self.alive), change(self.waiting), change(self.sent))
-
-    def row(self, index: int) -> Held:
-        """One entry of the first axis."""
-        return self.each(lambda values: values[index])
-
-    @staticmethod
-    def stacked(parts: Iterable[Held]) -> Held:
-        """Ranks, or plans, one below the other."""
-        rows = list(parts)
-        return Held(*(np.stack([getattr(row, f.name) for row in rows]) for f in fields(Held)))
-
 
 @dataclass(frozen=True)
-class Steps:
+class Steps(_PerChunk):
     """The steps of a split backward on each chunk, (..., chunks): 1 for the one under way; or the bytes each needs."""
 
     input_grad: FloatArray
@@ -67,16 +73,6 @@ class Steps:
         """(...,): whether one is under way."""
         return np.asarray((self.input_grad + self.weight_grad + self.first_weight_grad).sum(axis=-1))
 
-    def each(self, change: Callable[[FloatArray], FloatArray]) -> Steps:
-        """Every array changed alike."""
-        return Steps(change(self.input_grad), change(self.weight_grad), change(self.first_weight_grad))
-
-    @staticmethod
-    def stacked(parts: Iterable[Steps]) -> Steps:
-        """Ranks, or plans, one below the other."""
-        rows = list(parts)
-        return Steps(*(np.stack([getattr(row, f.name) for row in rows]) for f in fields(Steps)))
-
 
 @dataclass(frozen=True)
 class Work:
@@ -89,7 +85,7 @@ class Work:
 
     def row(self, index: int) -> Work:
         """One entry of the first axis."""
-        return Work(self.steps.each(lambda values: values[index]), self.other[index])
+        return Work(self.steps.row(index), self.other[index])
 
 
 @dataclass(frozen=True)
