@@ -6,6 +6,7 @@ after it and both results leave together; and the meetings of all ranks, where t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -16,6 +17,9 @@ from numpy.typing import NDArray
 
 from ppadvisor.errors import PpadvisorError
 from ppadvisor.schedules.base import Action, IntArray, Kind, RankOrder
+
+A_MEETING, FIRST_BOUNDARY = 1, 2
+"""In the table of what carries results: see `Graph.wire`."""
 
 
 class ScheduleError(PpadvisorError):
@@ -95,16 +99,42 @@ class Graph:
         link[sender] = self.rank[sender] * ranks + self.rank[self._away]
         return link
 
-    def kind_of_chunk(self, shape: tuple[int, ...]) -> IntArray:
-        """Of each row a number for its kind of work on its chunk, in a table (kinds, *shape); without work any."""
-        if shape not in self._kinds_of_chunks:
-            rank = np.where(self.real, self.rank, 0)
-            self._kinds_of_chunks[shape] = np.ravel_multi_index((self.kind, rank, self.chunk), (len(Kind), *shape))
-        return self._kinds_of_chunks[shape]
+    @cached_property
+    def link_before(self) -> IntArray:
+        """Of each row the one whose tensor the link carried before, −1 for nothing: in the order of the sender."""
+        link = self.link
+        # a sort of short numbers counts them
+        rows = np.argsort(link.astype(np.uint16) if link.max() < 2**16 else link, kind="stable")
+        before = np.empty_like(link)
+        before[rows] = np.where(np.diff(link[rows], prepend=-1) != 0, -1, np.concatenate([rows[:1], rows[:-1]]))
+        return before
 
     @cached_property
-    def _kinds_of_chunks(self) -> dict[tuple[int, ...], IntArray]:
+    def wire(self) -> IntArray:
+        """Of each row what carries what it makes: 0 nothing, 1 a meeting, then outputs and gradients by boundary."""
+        wire = np.zeros(len(self.kind), dtype=np.int64)
+        forward, backward = self.sent
+        wire[forward.sender] = FIRST_BOUNDARY + forward.boundary
+        wire[backward.sender] = FIRST_BOUNDARY + self.stage.max() + backward.boundary
+        wire[self.held] = A_MEETING
+        return wire
+
+    def work(self, shape: tuple[int, ...]) -> IntArray:
+        """Of each row a number for its kind of work on its chunk, in a table (kinds, *shape); behind it, for none."""
+        if shape not in self._work:
+            rank = np.where(self.real, self.rank, 0)
+            work = np.ravel_multi_index((self.kind, rank, self.chunk), (len(Kind), *shape))
+            self._work[shape] = np.where(self.real, work, len(Kind) * math.prod(shape))
+        return self._work[shape]
+
+    @cached_property
+    def _work(self) -> dict[tuple[int, ...], IntArray]:
         return {}
+
+    @cached_property
+    def kinds(self) -> frozenset[Kind]:
+        """The kinds of work that there are."""
+        return frozenset(map(Kind, np.flatnonzero(np.bincount(self.kind)).tolist()))
 
     @cached_property
     def ends_of_ranks(self) -> tuple[IntArray, IntArray]:

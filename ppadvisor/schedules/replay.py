@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -73,27 +74,6 @@ class Replay:
         return 1.0 - float(self.busy_s.sum()) / (len(self.busy_s) * span)
 
 
-@dataclass(frozen=True)
-class Wires:
-    """For what each action makes: seconds on the wire and the link, a number for each pair of ranks.
-
-    What stays on its rank takes 0 seconds, on the "link" of the rank with itself.
-    """
-
-    seconds: FloatArray
-    link: IntArray
-
-
-def _wires(graph: Graph, num_stages: int, forward_s: ArrayLike, backward_s: ArrayLike, meeting_s: ArrayLike) -> Wires:
-    boundaries = (num_stages - 1,)
-    forward, backward = graph.sent
-    seconds = np.zeros(len(graph.kind))
-    seconds[forward.sender] = _seconds(forward_s, boundaries, "handoff_s")[forward.boundary]
-    seconds[backward.sender] = _seconds(backward_s, boundaries, "handoff_backward_s")[backward.boundary]
-    seconds[graph.held] = _seconds(meeting_s, (), "meeting_s")
-    return Wires(seconds, graph.link)
-
-
 def _seconds(given: ArrayLike, shape: tuple[int, ...], name: str) -> FloatArray:
     """Times as an array of `shape`; one number for all, and a vector of p for (p, v), are spread out."""
     values = np.asarray(given, dtype=np.float64)
@@ -107,26 +87,49 @@ def _seconds(given: ArrayLike, shape: tuple[int, ...], name: str) -> FloatArray:
         raise InputError(f"{name}: got shape {values.shape}, needed {shape} or one number") from error
 
 
-def _durations(graph: Graph, shape: tuple[int, ...], times: Mapping[Kind, ArrayLike | None]) -> FloatArray:
+def _of_work(graph: Graph, shape: tuple[int, ...], times: Mapping[Kind, ArrayLike | None]) -> FloatArray:
+    """Seconds of each kind of work on each chunk, and 0 for none: the table of `Graph.work`."""
     table = np.zeros((len(Kind), *shape))
     for kind, seconds in times.items():
         if seconds is not None:
             table[kind] = _seconds(seconds, shape, kind.name.lower())
-        elif (graph.kind == kind).any():
+        elif kind in graph.kinds:
             raise InputError(f"the order has {kind.letter} actions, but no time was given for {kind.name.lower()}")
-    durations = np.where(graph.real, table.ravel()[graph.kind_of_chunk(shape)], 0.0)
-    if not durations.any():
+    of_work = np.append(table, 0.0)
+    if not of_work[graph.work(shape)].any():
         raise InputError("all times of the order's actions are 0")
-    return durations
+    return of_work
+
+
+def _of_wire(num_stages: int, forward_s: ArrayLike, backward_s: ArrayLike, meeting_s: ArrayLike) -> FloatArray:
+    """Seconds on each wire: the table of `Graph.wire`."""
+    boundaries = (num_stages - 1,)
+    forward = _seconds(forward_s, boundaries, "handoff_s")
+    backward = _seconds(backward_s, boundaries, "handoff_backward_s")
+    return np.concatenate([[0.0, _seconds(meeting_s, (), "meeting_s")], forward, backward])
 
 
 @dataclass(frozen=True)
 class Run:
-    """An order of work with its times: of each row of the graph the seconds, and what carries what it makes."""
+    """An order of work with its times."""
 
     graph: Graph
-    durations: FloatArray
-    wires: Wires
+    shape: tuple[int, ...]
+    """Ranks and chunks."""
+    of_work: FloatArray
+    """Seconds of each number of `Graph.work`."""
+    of_wire: FloatArray
+    """Seconds of each number of `Graph.wire`."""
+
+    @cached_property
+    def durations(self) -> FloatArray:
+        """Seconds of work of each row."""
+        return np.asarray(self.of_work[self.graph.work(self.shape)])
+
+    @property
+    def wire_s(self) -> FloatArray:
+        """Seconds that what each row makes is on the wire; what stays on its rank takes none."""
+        return np.asarray(self.of_wire[self.graph.wire])
 
     @property
     def makespan_s(self) -> float:
@@ -159,9 +162,10 @@ def timed_run(
     handoff_backward_s: ArrayLike,
     meeting_s: ArrayLike = 0.0,
 ) -> Run:
-    """The times of `replay` laid along the rows of the graph. `InputError` for times that cannot be."""
-    durations = _durations(graph, placement.shape, times)
-    return Run(graph, durations, _wires(graph, int(placement.max()) + 1, handoff_s, handoff_backward_s, meeting_s))
+    """The times of `replay` beside the graph. `InputError` for times that cannot be."""
+    of_work = _of_work(graph, placement.shape, times)
+    of_wire = _of_wire(int(placement.max()) + 1, handoff_s, handoff_backward_s, meeting_s)
+    return Run(graph, placement.shape, of_work, of_wire)
 
 
 def _run(run: Run, blocking: bool) -> tuple[FloatArray, FloatArray]:
@@ -169,8 +173,8 @@ def _run(run: Run, blocking: bool) -> tuple[FloatArray, FloatArray]:
 
     Plain lists and one loop: each rank goes on until its next action needs one not yet done, and is woken by it.
     """
-    graph, wires = run.graph, run.wires
-    needs, seconds, wire, link = (a.tolist() for a in (graph.needs, run.durations, wires.seconds, wires.link))
+    graph = run.graph
+    needs, seconds, wire, link = (a.tolist() for a in (graph.needs, run.durations, run.wire_s, graph.link))
     start, arrival = [0.0] * len(needs), [-1.0] * len(needs)
     arrival.append(0.0)  # of what an action that needs nothing, −1, waits for
     position, limit = graph.first[:-1].tolist(), graph.first[1:].tolist()
