@@ -45,55 +45,64 @@ def best_split(allowed: BoolArray, criteria: Sequence[tuple[Combine, FloatArray]
     >>> best_split(np.ones((2, 5, 5), dtype=bool), [(np.maximum, cost), (np.add, cost**2)])
     (3, 1)
     """
+    # within, the sizes come before the layers: the least over a few sizes is found along many layers
+    ways = np.ascontiguousarray(allowed.swapaxes(1, 2))
     for combine, cost in criteria:
-        barred = np.where(allowed, cost, np.inf)
+        barred = np.where(ways, cost.swapaxes(1, 2), np.inf)
         to_go = _to_go(barred, combine)
-        if not np.isfinite(to_go[0, 0]):
+        least = to_go[0, 0]
+        if not np.isfinite(least):
             return None
-        limit = to_go[0, 0] * (1 + SAME)
-        allowed = barred <= limit if combine is np.maximum else _on_least_ways(barred, to_go, limit)
-    return _walk(allowed)
+        limit = least * (1 + SAME)
+        ways = barred <= limit if combine is np.maximum else _on_least_ways(barred, to_go, limit)
+    return _walk(ways)
 
 
 def _to_go(cost: FloatArray, combine: Combine) -> FloatArray:
     """V_k(i): the best of the stages from k on with the layers from i on, (stages + 1, layers + sizes)."""
-    stages, starts, sizes = cost.shape
+    stages, sizes, starts = cost.shape
     value = np.full((stages + 1, starts - 1 + sizes), np.inf)
     value[stages, starts - 1] = 0.0
-    after = _after(value, sizes)
+    after, whole = _after(value, sizes), np.empty_like(cost[0])
     for stage in reversed(range(stages)):
-        value[stage, :starts] = combine(cost[stage], after[stage + 1]).min(axis=1)
+        combine(cost[stage], after[stage + 1], out=whole).min(axis=0, out=value[stage, :starts])
     return value
 
 
 def _after(value: NDArray[NumberT], sizes: int) -> NDArray[NumberT]:
-    """(stages + 1, starts, sizes): of a value at each boundary the one behind n layers more, a view."""
-    return np.lib.stride_tricks.sliding_window_view(value, sizes, axis=1)
+    """(stages + 1, sizes, starts): of a value at each boundary the one behind n layers more, a view."""
+    return np.lib.stride_tricks.sliding_window_view(value, value.shape[1] + 1 - sizes, axis=1)
 
 
 def _on_least_ways(cost: FloatArray, to_go: FloatArray, limit: float) -> BoolArray:
     """Choices that lie on a way of no more than the limit: the least sum up to it, its cost, and the least from it."""
-    stages, starts, sizes = cost.shape
-    whole = np.empty_like(cost)
-    start, size, after = np.arange(starts)[:, None], np.arange(sizes), _after(to_go, sizes)
-    from_front = np.where(start[:, 0] == 0, 0.0, np.inf)
+    stages, sizes, starts = cost.shape
+    whole, after = np.empty_like(cost), _after(to_go, sizes)
+    # layers before the boundary j: n of them on this stage, j - n before it; a view of j - n for all n and j
+    here = np.full((sizes, sizes - 1 + starts), np.inf)
+    row, item = here.strides
+    before = np.lib.stride_tricks.as_strided(here[:, sizes - 1 :], (sizes, starts), (row - item, item))
+    from_front = np.where(np.arange(starts) == 0, 0.0, np.inf)
     for stage in range(stages):
-        here = from_front[:, None] + cost[stage]
-        whole[stage] = here + after[stage + 1]
-        # layers before the boundary j: n of them on this stage, j - n before it
-        padded = np.concatenate([np.full((sizes - 1, sizes), np.inf), here])
-        from_front = padded[start - size + sizes - 1, size].min(axis=1)
+        np.add(from_front, cost[stage], out=here[:, sizes - 1 :])
+        np.add(here[:, sizes - 1 :], after[stage + 1], out=whole[stage])
+        before.min(axis=0, out=from_front)
     return np.asarray(whole <= limit)
 
 
 def _walk(allowed: BoolArray) -> Split | None:
     """Of the allowed ways the one with the largest size first; None where there is none."""
-    to_go = _to_go(np.where(allowed, 0.0, np.inf), np.add)
-    if not np.isfinite(to_go[0, 0]):
+    stages, sizes, starts = allowed.shape
+    ends = np.zeros((stages + 1, starts - 1 + sizes), dtype=np.bool_)
+    ends[stages, starts - 1] = True
+    after = _after(ends, sizes)
+    for stage in reversed(range(stages)):
+        (allowed[stage] & after[stage + 1]).any(axis=0, out=ends[stage, :starts])
+    if not ends[0, 0]:
         return None
-    start, split, after = 0, list[int](), _after(np.isfinite(to_go), allowed.shape[2])
-    for stage in range(len(allowed)):
-        open_ways = allowed[stage, start] & after[stage + 1, start]
+    start, split = 0, list[int]()
+    for stage in range(stages):
+        open_ways = allowed[stage, :, start] & after[stage + 1, :, start]
         split.append(int(np.flatnonzero(open_ways)[-1]))
         start += split[-1]
     return tuple(split)

@@ -144,6 +144,8 @@ def _of_rank(
     """At the peak and at the loss, and what is under way at the peak, (chunks,)."""
     kind, chunks = order.kind, len(one.alive)
     split = kind == Kind.INPUT_GRAD
+    if not split.any():
+        return _of_whole_backwards(order, one, head, work)
     ends = (kind == Kind.BACKWARD) | split
     alive = _running(order, (kind == Kind.FORWARD).astype(np.int64) - ends, chunks)
     waiting = _running(order, split.astype(np.int64) - (kind == Kind.WEIGHT_GRAD), chunks)
@@ -165,6 +167,20 @@ def _of_rank(
     before = Held(alive + one_more, waiting - now, sent - now).each(lambda values: values[at_loss])
     loss = _heaviest(before, one)
     return peak, before.each(lambda values: values[loss]), under_way
+
+
+def _of_whole_backwards(order: RankOrder, one: Held, head: FloatArray, work: Work | None) -> tuple[Held, Held, Steps]:
+    """`_of_rank` where nothing waits for a weight gradient: only forwards are alive."""
+    ends, chunks = order.kind == Kind.BACKWARD, len(one.alive)
+    none = np.zeros(chunks)
+    alive = Held(_running(order, (order.kind == Kind.FORWARD).astype(np.int64) - ends, chunks), none, none)
+    peak = Held(alive.alive[_heaviest(alive, one, 0.0 if work is None else work.other)], none, none)
+    at_loss = np.flatnonzero(ends & (head[order.chunk] > 0))
+    if not len(at_loss):
+        return peak, peak, Steps(none, none, none)
+    before = alive.alive[at_loss]
+    before[np.arange(len(at_loss)), order.chunk[at_loss]] += 1
+    return peak, Held(before[_heaviest(Held(before, none, none), one)], none, none), Steps(none, none, none)
 
 
 def _needed(steps: Steps, work: Work | None) -> FloatArray | float:
