@@ -253,7 +253,9 @@ class _Costs:
     def _best_of_ranks(self, choices: _Choices, objective: Objective) -> Split | None:
         """The exact best of what follows from the contents of each rank."""
         seconds = self._seconds(choices)
-        used = self._used_bytes(choices.contents)[:, choices.held]
+        ranks, contents = len(seconds), choices.contents
+        every = self._used_bytes(np.repeat(np.arange(ranks), len(contents)), np.tile(contents, (ranks, 1)))
+        used = every.reshape(ranks, -1)[:, choices.held]
         allowed = choices.known & (used <= self.inputs.problem.cluster.gpu.memory_bytes)
         heaviest, even, peak = (np.maximum, seconds), (np.add, seconds**2), (np.maximum, used)
         return best_split(allowed, [heaviest, even, peak] if objective == "time" else [peak, heaviest, even])
@@ -272,14 +274,14 @@ class _Costs:
         """Whether each rank has room for what it holds, its chunks taken as alike."""
         ends = np.cumsum((0, *split))
         of_stages = self.before[ends[1:]] - self.before[ends[:-1]]
-        used = self._used_bytes(of_stages[self.placement].sum(axis=1).astype(np.float64))
-        return bool((np.diagonal(used) <= self.inputs.problem.cluster.gpu.memory_bytes).all())
+        contents = of_stages[self.placement].sum(axis=1).astype(np.float64)
+        used = self._used_bytes(np.arange(len(contents)), contents)
+        return bool((used <= self.inputs.problem.cluster.gpu.memory_bytes).all())
 
-    def _used_bytes(self, contents: FloatArray) -> FloatArray:
-        """Memory of each rank with each content, held against the capacity: (ranks, contents)."""
-        bare, (ranks, chunks) = self.bare.stages, self.placement.shape
-        rank = np.repeat(np.arange(ranks), len(contents))
-        held = bare.chunk_layers[:, rank] + np.tile(contents, (ranks, 1))[None, :, None, :] / chunks
+    def _used_bytes(self, rank: IntArray, contents: FloatArray) -> FloatArray:
+        """Memory of some ranks with layers of each kind on them (n, kinds), held against the capacity: (n,)."""
+        bare = self.bare.stages
+        held = bare.chunk_layers[:, rank] + contents[None, :, None, :] / self.placement.shape[1]
         grid = Stages(
             rank[None],
             np.ones((1, len(rank)), dtype=np.int64),
@@ -293,4 +295,5 @@ class _Costs:
             bare.far,
         )
         memory = memory_table(replace(self.inputs, stages=grid), keep_terms=False)
-        return np.maximum(memory.total / self.margin, memory.high).reshape(ranks, len(contents))
+        used: FloatArray = np.maximum(memory.total / self.margin, memory.high)[0]
+        return used

@@ -14,14 +14,14 @@ from ppadvisor.engine.inputs import FloatArray, PlanInputs, layout_of
 from ppadvisor.engine.memory_waiting import held_bytes
 from ppadvisor.engine.partition import stage_ranks
 from ppadvisor.engine.problem import Problem
-from ppadvisor.engine.spans import Graphs, TimedOrder, graph_of, orders_of, run_of, spans_of
+from ppadvisor.engine.spans import Graphs, TimedOrder, graph_of, orders_of, spans_of, wire_seconds, work_seconds
 from ppadvisor.engine.split_work import work_of
 from ppadvisor.engine.stash import Held, Stash, Steps, share_in_work, stash_of
 from ppadvisor.engine.step_time import StageTimes, pipeline_s, stage_times, totals_of
 from ppadvisor.engine.tables import plan_of, table_of
 from ppadvisor.schedules.base import IntArray, RankOrder, Schedule
 from ppadvisor.schedules.many_runs import makespans_s
-from ppadvisor.schedules.replay import Replay, Run, replay
+from ppadvisor.schedules.replay import Graph, Replay, Run, replay
 from ppadvisor.specs.plan import PlanSpec
 
 QUICK_ROUNDS = 3
@@ -203,21 +203,24 @@ class TimedPlans:
 
         `graphs`: those made before.
         """
-        handoff = handoffs(self.inputs)
+        handoff, of_work = handoffs(self.inputs), work_seconds(self.times)
         for row in range(len(self.inputs.plans)):
             plan = plan_of(self.inputs.plans, row)
-            numbers = _quick_look(plan)
             boundary_s = boundary_times(self.inputs.problem, plan, handoff.intra_s[row], handoff.inter_s[row])
-            yield [self._run(row, plan, number, boundary_s, graphs) for number in numbers]
+            placement = schedules.get(plan.schedule).placement(plan.pipeline_parallel, plan.virtual_stages)
+            of_wire = wire_seconds(placement, boundary_s)
+            yield [
+                Run(self._graph(row, plan, number, boundary_s, graphs), placement.shape, of_work[row], of_wire)
+                for number in _quick_look(plan)
+            ]
 
-    def _run(self, row: int, plan: PlanSpec, number: int, boundary_s: FloatArray, graphs: Graphs) -> Run:
-        """A graph that is known needs no order of work."""
-        of_number = plan.model_copy(update={"num_microbatches": number})
-        times, schedule = self.times.row(row), schedules.get(plan.schedule)
+    def _graph(self, row: int, plan: PlanSpec, number: int, boundary_s: FloatArray, graphs: Graphs) -> Graph:
+        """Of so many micro-batches. One that is known needs no order of work."""
         key = plan.schedule, plan.pipeline_parallel, number, plan.virtual_stages
-        orders = () if key in graphs else orders_of(of_number, times, boundary_s)
-        placement = schedule.placement(plan.pipeline_parallel, plan.virtual_stages)
-        return run_of(graph_of(of_number, orders, graphs), placement, times, boundary_s)
+        if key in graphs:
+            return graphs[key]
+        of_number = plan.model_copy(update={"num_microbatches": number})
+        return graph_of(of_number, orders_of(of_number, self.times.row(row), boundary_s), graphs)
 
 
 def quick_makespans_s(tables: Sequence[TimedPlans]) -> list[FloatArray]:

@@ -13,7 +13,7 @@ from ppadvisor.engine.inputs import FloatArray
 from ppadvisor.engine.step_time import StageTimes
 from ppadvisor.schedules.base import IntArray, Kind, RankOrder
 from ppadvisor.schedules.many_runs import starts_s
-from ppadvisor.schedules.replay import Graph, Run, build_graph, timed_run
+from ppadvisor.schedules.replay import Graph, Run, build_graph, wire_table, work_tables
 from ppadvisor.schedules.steady import seconds_a_round
 from ppadvisor.specs.plan import PlanSpec
 
@@ -85,7 +85,9 @@ class TimedOrder:
 
     def run(self, graphs: Graphs) -> Run:
         """The order with its times, not yet run."""
-        return run_of(graph_of(self.plan, self.orders, graphs), self.placement, self.times, self.boundary_s)
+        graph = graph_of(self.plan, self.orders, graphs)
+        (of_work,) = work_seconds(self.times)
+        return Run(graph, self.placement.shape, of_work, wire_seconds(self.placement, self.boundary_s))
 
     @property
     def looks(self) -> list[int]:
@@ -138,11 +140,16 @@ def graph_of(plan: PlanSpec, orders: Sequence[RankOrder], graphs: Graphs) -> Gra
     return graph
 
 
-def run_of(graph: Graph, placement: IntArray, times: StageTimes, boundary_s: FloatArray) -> Run:
-    """A graph with the times of one plan, and of each boundary or of all."""
-    of_kinds = times.forward[0], times.backward[0], times.input_grad[0], times.weight_step[0], 0.0, 0.0, 0.0
+def work_seconds(times: StageTimes) -> FloatArray:
+    """`Run.of_work` of each plan."""
+    whole = {Kind.FORWARD: times.forward, Kind.BACKWARD: times.backward}
+    return work_tables(whole | {Kind.INPUT_GRAD: times.input_grad, Kind.WEIGHT_GRAD: times.weight_step})
+
+
+def wire_seconds(placement: IntArray, boundary_s: FloatArray) -> FloatArray:
+    """`Run.of_wire` of a plan, from the hand-off over each boundary or over all of them."""
     seconds = boundary_s if len(boundary_s) != 1 else boundary_s[0]
-    return timed_run(graph, placement, dict(zip(Kind, of_kinds, strict=True)), seconds, seconds)
+    return wire_table(int(placement.max()) + 1, seconds, seconds)
 
 
 @lru_cache(maxsize=24)

@@ -12,6 +12,7 @@ backward for all T (where there is U, for all S); each such meeting takes `meeti
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -34,6 +35,8 @@ __all__ = [
     "build_graph",
     "replay",
     "timed_run",
+    "wire_table",
+    "work_tables",
 ]
 
 IDLE_CAUSES = ("fill", "drain", "upstream", "downstream", "link")
@@ -88,24 +91,37 @@ def _seconds(given: ArrayLike, shape: tuple[int, ...], name: str) -> FloatArray:
 
 
 def _of_work(graph: Graph, shape: tuple[int, ...], times: Mapping[Kind, ArrayLike | None]) -> FloatArray:
-    """Seconds of each kind of work on each chunk, and 0 for none: the table of `Graph.work`."""
-    table = np.zeros((len(Kind), *shape))
-    for kind, seconds in times.items():
-        if seconds is not None:
-            table[kind] = _seconds(seconds, shape, kind.name.lower())
-        elif kind in graph.kinds:
+    given = {kind: _seconds(of, shape, kind.name.lower()) for kind, of in times.items() if of is not None}
+    for kind in times:
+        if kind in graph.kinds and kind not in given:
             raise InputError(f"the order has {kind.letter} actions, but no time was given for {kind.name.lower()}")
-    of_work = np.append(table, 0.0)
+    of_work: FloatArray = work_tables({kind: seconds[np.newaxis] for kind, seconds in given.items()})[0]
     if not of_work[graph.work(shape)].any():
         raise InputError("all times of the order's actions are 0")
     return of_work
 
 
-def _of_wire(num_stages: int, forward_s: ArrayLike, backward_s: ArrayLike, meeting_s: ArrayLike) -> FloatArray:
-    """Seconds on each wire: the table of `Graph.wire`."""
+def work_tables(times: Mapping[Kind, FloatArray]) -> FloatArray:
+    """Of each of several runs the table of `Graph.work`: seconds of each kind of work on each chunk, and 0 for none.
+
+    `times`: (runs, ranks, chunks) each; what is left out takes 0.
+    """
+    runs, *shape = next(iter(times.values())).shape
+    table = np.zeros((runs, len(Kind) * math.prod(shape) + 1))
+    of_kinds = table[:, :-1].reshape(runs, len(Kind), *shape)
+    for kind, seconds in times.items():
+        of_kinds[:, kind] = seconds
+    table[:, :-1] = of_kinds.reshape(runs, -1)
+    return table
+
+
+def wire_table(
+    num_stages: int, handoff_s: ArrayLike, handoff_backward_s: ArrayLike, meeting_s: ArrayLike = 0.0
+) -> FloatArray:
+    """The table of `Graph.wire`: seconds on each wire. `InputError` for times that cannot be."""
     boundaries = (num_stages - 1,)
-    forward = _seconds(forward_s, boundaries, "handoff_s")
-    backward = _seconds(backward_s, boundaries, "handoff_backward_s")
+    forward = _seconds(handoff_s, boundaries, "handoff_s")
+    backward = _seconds(handoff_backward_s, boundaries, "handoff_backward_s")
     return np.concatenate([[0.0, _seconds(meeting_s, (), "meeting_s")], forward, backward])
 
 
@@ -163,9 +179,8 @@ def timed_run(
     meeting_s: ArrayLike = 0.0,
 ) -> Run:
     """The times of `replay` beside the graph. `InputError` for times that cannot be."""
-    of_work = _of_work(graph, placement.shape, times)
-    of_wire = _of_wire(int(placement.max()) + 1, handoff_s, handoff_backward_s, meeting_s)
-    return Run(graph, placement.shape, of_work, of_wire)
+    of_wire = wire_table(int(placement.max()) + 1, handoff_s, handoff_backward_s, meeting_s)
+    return Run(graph, placement.shape, _of_work(graph, placement.shape, times), of_wire)
 
 
 def _run(run: Run, blocking: bool) -> tuple[FloatArray, FloatArray]:
