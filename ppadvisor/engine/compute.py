@@ -113,10 +113,8 @@ def activation_bytes(inputs: PlanInputs, kind: LayerKind) -> FloatArray:
     inner = 6 if model.gated_mlp else 4
     if not kind.moe or model.moe is None:
         return np.asarray(inner * model.ffn_hidden_size * inputs.tokens / t)
-    shared = model.moe.num_shared_experts * (model.moe.shared_expert_ffn_hidden_size or 0)
-    return np.asarray(
-        inner * (model.moe.moe_ffn_hidden_size * model.moe.experts_per_token + shared) * inputs.tokens / t
-    )
+    width = model.moe.moe_ffn_hidden_size * model.moe.experts_per_token + model.moe.shared_experts_ffn_hidden_size
+    return np.asarray(inner * width * inputs.tokens / t)
 
 
 def elementwise_compute(inputs: PlanInputs, kind: LayerKind) -> Pass:

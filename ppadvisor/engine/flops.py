@@ -22,8 +22,8 @@ def megatron_flops_per_token(model: ModelSpec, sequence_length: int, vocab_size:
     num_moe = sum(moe_flags)
     feed_forward = float((len(moe_flags) - num_moe) * model.ffn_hidden_size * gate)
     if model.moe:
-        shared = model.moe.num_shared_experts * (model.moe.shared_expert_ffn_hidden_size or 0)
-        feed_forward += num_moe * gate * (model.moe.moe_ffn_hidden_size * model.moe.experts_per_token + shared)
+        routed = model.moe.moe_ffn_hidden_size * model.moe.experts_per_token
+        feed_forward += num_moe * gate * (routed + model.moe.shared_experts_ffn_hidden_size)
     projections, _ = _attention(model)
     layers = model.num_layers + mtp
     linear = h * feed_forward + layers * projections + mtp * (3 * h + 2 * h * h) + h * vocab_size * (1 + mtp)

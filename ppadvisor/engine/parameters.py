@@ -143,8 +143,7 @@ def _moe_weights(model: ModelSpec, moe: MoeSpec) -> tuple[Weight, ...]:
     if moe.router_bias:
         weights.append(_vector("router_bias", moe.num_experts))
     weights += _mlp_weights(model, moe.moe_ffn_hidden_size, "experts", moe.num_experts, Shard.EXPERT, moe.expert_bias)
-    if moe.num_shared_experts and moe.shared_expert_ffn_hidden_size:
-        width = moe.num_shared_experts * moe.shared_expert_ffn_hidden_size
+    if width := moe.shared_experts_ffn_hidden_size:
         weights += _mlp_weights(model, width, "shared_experts", 1, Shard.TENSOR, False)
         if moe.shared_expert_gate:
             weights.append(Weight("shared_expert_gate", h, 1, Shard.REPLICATED))

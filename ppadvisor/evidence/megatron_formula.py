@@ -109,7 +109,7 @@ def layer_parameters(model: ModelSpec, moe: MoeSpec | None) -> LayerParameters:
     norms = 2 * h * norm_tensors(model)
     if moe is None:
         return LayerParameters(attention_parameters(model) + per_width * model.ffn_hidden_size, norms, 0)
-    shared = per_width * moe.num_shared_experts * (moe.shared_expert_ffn_hidden_size or 0)
+    shared = per_width * moe.shared_experts_ffn_hidden_size
     router = moe.num_experts * (h + model.mlp_bias) + h * moe.shared_expert_gate
     experts = per_width * moe.moe_ffn_hidden_size * moe.num_experts
     return LayerParameters(attention_parameters(model) + shared, norms + router, experts)

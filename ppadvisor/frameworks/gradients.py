@@ -76,8 +76,7 @@ def _expert_gradients(model: ModelSpec, moe: MoeSpec, element: int, gates: int, 
         Tensor("gradients of the experts' outputs", element * model.hidden_size, Spread.EXPERT_TOKENS),
         Tensor("gradients of the router", element * (moe.num_experts + gated), spread),
     ]
-    if moe.num_shared_experts and moe.shared_expert_ffn_hidden_size:
-        shared = moe.num_shared_experts * moe.shared_expert_ffn_hidden_size
+    if shared := moe.shared_experts_ffn_hidden_size:
         tensors.append(Tensor("gradients of the shared experts", gates * element * shared, Spread.TENSOR))
     return tensors
 

@@ -184,8 +184,7 @@ def moe_tensors(model: ModelSpec, moe: MoeSpec, element: int, fused: bool, gathe
             # and as an activation; their fp32 sum
             Tensor("router", 4 * moe.num_experts + (3 * 8 + 4 + element) * k + 4, spread, modules=moe_module),
         ]
-    if moe.num_shared_experts and moe.shared_expert_ffn_hidden_size:
-        width = moe.num_shared_experts * moe.shared_expert_ffn_hidden_size
+    if width := moe.shared_experts_ffn_hidden_size:
         shared_modules = (*moe_module, "shared_experts", "activation")
         shared = _inner_tensors(model, width, element, fused, Spread.TENSOR, shared_modules)
         tensors += [replace(tensor, name=f"shared {tensor.name}") for tensor in shared]

@@ -16,6 +16,7 @@ from ppadvisor.specs.plan import PlanSpec
 
 RECOMPUTATION = {"recompute", "recompute_modules", "recompute_method", "recompute_num_layers"}
 EXPERT_LAYERS = {"first_dense_layers", "layer_period", "layer_offset"}
+SHARED_EXPERTS = {"num_shared_experts", "shared_expert_ffn_hidden_size"}
 
 Values = Mapping[str, Any]
 Asked = tuple[Subject, Problem | None]
@@ -119,7 +120,7 @@ def _training(configuration: Configuration, problem: Problem | None) -> Values |
 
 
 def _model(model: ModelSpec) -> Values:
-    """Which layers have experts or a window by their numbers, however the model says it."""
+    """Which layers have experts or a window by their numbers, shared experts as the one that they act as."""
     values = model.model_dump(mode="json", exclude={"sliding_window_period"})
     values["norm_bias"] = model.has_norm_bias
     layers = range(model.num_layers)
@@ -128,7 +129,8 @@ def _model(model: ModelSpec) -> Values:
     values["mla"] = values["mla"] or {}
     values["moe"] = {}
     if model.moe is not None:
-        experts = model.moe.model_dump(mode="json", exclude=EXPERT_LAYERS)
+        experts = model.moe.model_dump(mode="json", exclude=EXPERT_LAYERS | SHARED_EXPERTS)
+        experts["shared_experts_ffn_hidden_size"] = model.moe.shared_experts_ffn_hidden_size
         values["moe"] = {**experts, "moe_layers": [n for n in layers if model.is_moe_layer(n)]}
     return values
 

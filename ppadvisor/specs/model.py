@@ -54,6 +54,11 @@ class MoeSpec(Spec):
     """A per-expert bias outside the gradient (DeepSeek-V3, GLM-4-MoE: a buffer, not a parameter)."""
     expert_bias: bool = False
 
+    @property
+    def shared_experts_ffn_hidden_size(self) -> int:
+        """Width of all shared experts together, which act as one; 0 where there is none."""
+        return self.num_shared_experts * (self.shared_expert_ffn_hidden_size or 0)
+
     @model_validator(mode="after")
     def _consistent(self) -> MoeSpec:
         if self.experts_per_token > self.num_experts:

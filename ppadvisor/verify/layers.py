@@ -181,7 +181,7 @@ class Experts(torch.nn.Module):  # type: ignore[misc]
         self.router = linear(h, moe.num_experts)
         self.up, self.gate = (torch.nn.Parameter(torch.empty(count, h, width)) for _ in range(2))
         self.down = torch.nn.Parameter(torch.empty(count, width, h))
-        shared = moe.num_shared_experts * (moe.shared_expert_ffn_hidden_size or 0) // t
+        shared = moe.shared_experts_ffn_hidden_size // t
         self.shared = FeedForward(h, shared, model.gated_mlp) if shared else None
         self.shared_gate = linear(h, 1) if moe.shared_expert_gate else None
         # where each expert's rows end: a matter of numbers, which are absent here

@@ -185,6 +185,15 @@ def test_plans_and_scripts(cli: Cli, save: Save, tmp_path: Path) -> None:
     assert {one["difference"] for one in result.document["effects"]} == {0}
 
 
+def test_a_model_with_shared_experts_and_its_script(cli: Cli, save: Save, tmp_path: Path) -> None:
+    """DeepSeek-V2-Lite says two shared experts of 1408, its script one of 2816, as Megatron builds it: no change."""
+    asked = "--model deepseek-v2-lite --gpu h100-sxm-80gb --gpus 16 --seq-len 4096 --global-batch 64"
+    plan, script = save(asked), tmp_path / "train.sh"
+    assert cli("launch", str(plan), "--output", str(script)).exit_code == 0
+    assert "--moe-shared-expert-intermediate-size 2816" in script.read_text()
+    assert cli("diff", str(plan), str(script), "--format", "json").document["changes"] == []
+
+
 def test_a_script_over_a_pipe_beside_a_plan(
     cli: Cli, save: Save, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -103,8 +103,9 @@ def _experts(model: ModelSpec, moe: MoeSpec) -> Iterator[Flag]:
     layers = [int(model.is_moe_layer(layer)) for layer in range(model.num_layers)]
     if not all(layers):
         yield flag("--moe-layer-freq", pattern(layers), comment="0: a dense layer")
-    if shared_width(moe):
-        yield flag("--moe-shared-expert-intermediate-size", shared_width(moe), comment="of all shared experts together")
+    # Megatron builds one expert out of all shared ones
+    if shared := moe.shared_experts_ffn_hidden_size:
+        yield flag("--moe-shared-expert-intermediate-size", shared, comment="of all shared experts together")
         if moe.shared_expert_gate:
             yield flag("--moe-shared-expert-gate")
     if moe.score_correction_bias:
@@ -120,11 +121,6 @@ def feed_forward_bias(model: ModelSpec) -> bool:
     """Of the dense layers; of a model without any, of its experts."""
     dense = not all(model.is_moe_layer(layer) for layer in range(model.num_layers))
     return model.mlp_bias if dense or model.moe is None else model.moe.expert_bias
-
-
-def shared_width(moe: MoeSpec) -> int:
-    """Megatron builds one expert of this width out of all shared ones."""
-    return moe.num_shared_experts * (moe.shared_expert_ffn_hidden_size or 0)
 
 
 def pattern(layers: list[int]) -> str:

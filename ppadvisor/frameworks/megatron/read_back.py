@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ppadvisor.frameworks.configuration import Configuration
-from ppadvisor.frameworks.megatron.launch_model import feed_forward_bias, shared_width
+from ppadvisor.frameworks.megatron.launch_model import feed_forward_bias
 from ppadvisor.frameworks.read_back import differences, training_values
 from ppadvisor.frameworks.read_back import plan_values as plan_values
 from ppadvisor.specs.model import ModelSpec
@@ -45,6 +45,6 @@ def model_values(model: ModelSpec) -> dict[str, Any]:
         shared = {"num_shared_experts", "shared_expert_ffn_hidden_size"}
         experts = model.moe.model_dump(exclude=places | shared)
         values |= {f"moe.{name}": value for name, value in experts.items()}
-        values["moe.shared_width"] = shared_width(model.moe)
+        values["moe.shared_experts_ffn_hidden_size"] = model.moe.shared_experts_ffn_hidden_size
         values["moe.layers"] = tuple(layer for layer in layers if model.is_moe_layer(layer))
     return values
