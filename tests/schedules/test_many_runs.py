@@ -62,21 +62,22 @@ def test_a_deadlock_among_many_is_told() -> None:
         makespans_s(runs)
 
 
+@pytest.mark.parametrize("rounds", [5, 8])
 @pytest.mark.parametrize("name", [name for name in SCHEDULES if not get(name).asynchronous])
-def test_what_is_periodic_goes_on_so(name: str) -> None:
-    """Where a replay of 8 rounds is said to be periodic, one of 20 rounds takes 12 times that round more."""
+def test_what_is_periodic_goes_on_so(name: str, rounds: int) -> None:
+    """Where a replay of a few rounds is said to be periodic, one of 12 rounds more takes 12 times that round more."""
     rng, p, found = np.random.default_rng(5), 4, 0
     for _ in range(6):
-        if get(name).problem(p, 8 * p, get(name).virtual_stages.default) is not None:
+        if get(name).problem(p, rounds * p, get(name).virtual_stages.default) is not None:
             continue
-        order, placement = default_order(get(name), p, 8 * p)
+        order, placement = default_order(get(name), p, rounds * p)
         times = uniform_chunk_times(rng, placement)
         short = replay(order, placement, **times.to_replay())
         round_s = seconds_a_round(order, short.start_s, p)
         if round_s is None:
             continue
         found += 1
-        long = replay(*default_order(get(name), p, 20 * p), **times.to_replay())
+        long = replay(*default_order(get(name), p, (rounds + 12) * p), **times.to_replay())
         assert short.makespan_s + 12 * round_s == pytest.approx(long.makespan_s, rel=1e-12)
         for rank in range(p):
             assert short.end_s[rank][-1] + 12 * round_s == pytest.approx(long.end_s[rank][-1], rel=1e-12)
