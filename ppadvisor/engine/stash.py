@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
-from typing import Self
+from functools import cached_property
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +14,9 @@ from ppadvisor.schedules.base import Kind, RankOrder
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
+
+MOST_NUMBERS = 1_000_000
+"""Actions x chunks of the ranks that are looked at together: 8 MB an array."""
 
 
 @dataclass(frozen=True)
@@ -23,15 +27,26 @@ class _PerChunk:
         """Every array changed alike."""
         return type(self)(*(change(getattr(self, f.name)) for f in fields(self)))
 
-    def row(self, index: int) -> Self:
-        """One entry of the first axis."""
+    def row(self, index: int | IntArray) -> Self:
+        """One entry of the first axis, or some."""
         return self.each(lambda values: values[index])
 
     @classmethod
     def stacked(cls, parts: Iterable[Self]) -> Self:
-        """Ranks, or plans, one below the other."""
+        """Plans one below the other."""
         rows = list(parts)
         return cls(*(np.stack([getattr(row, f.name) for row in rows]) for f in fields(cls)))
+
+    @classmethod
+    def joined(cls, parts: Iterable[Self], order: IntArray) -> Self:
+        """The entries of the first axis behind each other, then in an order."""
+        groups = list(parts)
+        return cls(*(np.concatenate([getattr(group, f.name) for group in groups])[order] for f in fields(cls)))
+
+    def at(self, moment: IntArray) -> Self:
+        """Of arrays (ranks, moments, ...) one moment of each rank."""
+        ranks = np.arange(len(moment))
+        return self.each(lambda values: values[ranks, moment])
 
 
 @dataclass(frozen=True)
@@ -83,8 +98,8 @@ class Work:
     other: FloatArray
     """A whole backward, (ranks,)."""
 
-    def row(self, index: int) -> Work:
-        """One entry of the first axis."""
+    def row(self, index: int | IntArray) -> Work:
+        """One entry of the first axis, or some."""
         return Work(self.steps.row(index), self.other[index])
 
 
@@ -115,6 +130,10 @@ class Stash:
         )
 
 
+_Moments = tuple[Held, Held, Steps | None]
+"""At the peak, at the loss, and what is under way at the peak, (ranks, chunks)."""
+
+
 def stash_of(
     orders: Sequence[RankOrder], one: Held, in_work: FloatArray, head: FloatArray, work: Work | None = None
 ) -> Stash:
@@ -123,10 +142,26 @@ def stash_of(
     `one`: bytes of a micro-batch. Of a chunk in a step of its backward the share `in_work` still counts as alive.
     `head`: 1 for the chunk that has the head. Without `work` every action works with the same.
     """
-    ranks = range(len(orders))
-    rows = [_of_rank(orders[rank], one.row(rank), in_work[rank], head[rank], work and work.row(rank)) for rank in ranks]
-    peaks, losses, steps = zip(*rows, strict=True)
-    return Stash(Held.stacked(peaks), Held.stacked(losses), Steps.stacked(steps) if work else None)
+    chunks, groups, found = head.shape[1], list[IntArray](), list[_Moments]()
+    for ranks in _alike(orders, chunks):
+        actions = _Actions.of([orders[rank] for rank in ranks], chunks)
+        of_group = one.row(ranks), in_work[ranks], head[ranks], work and work.row(ranks)
+        found.append((_of_split_backwards if actions.split else _of_whole_backwards)(actions, *of_group))
+        groups.append(ranks)
+    order = np.argsort(np.concatenate(groups))
+    peaks, losses, steps = zip(*found, strict=True)
+    under_way = Steps.joined(steps, order) if work else None
+    return Stash(Held.joined(peaks, order), Held.joined(losses, order), under_way)
+
+
+def _alike(orders: Sequence[RankOrder], chunks: int) -> Iterator[IntArray]:
+    """Ranks with as many actions each, all with split backwards or none, not too many at a time."""
+    alike: dict[tuple[int, bool], list[int]] = {}
+    for rank, order in enumerate(orders):
+        alike.setdefault((len(order), bool((order.kind == Kind.INPUT_GRAD).any())), []).append(rank)
+    for (length, _), ranks in alike.items():
+        number = max(MOST_NUMBERS // (length * chunks), 1)
+        yield from (np.array(ranks[start : start + number]) for start in range(0, len(ranks), number))
 
 
 def share_in_work(layers: FloatArray, saved_bytes: FloatArray, waiting_bytes: FloatArray) -> FloatArray:
@@ -138,69 +173,108 @@ def share_in_work(layers: FloatArray, saved_bytes: FloatArray, waiting_bytes: Fl
     return np.where(waiting_bytes > saved_bytes, 1.0 / np.maximum(layers, 1.0), 1.0)
 
 
-def _of_rank(
-    order: RankOrder, one: Held, in_work: FloatArray, head: FloatArray, work: Work | None
-) -> tuple[Held, Held, Steps]:
-    """At the peak and at the loss, and what is under way at the peak, (chunks,)."""
-    kind, chunks = order.kind, len(one.alive)
-    split = kind == Kind.INPUT_GRAD
-    if not split.any():
-        return _of_whole_backwards(order, one, head, work)
-    ends = (kind == Kind.BACKWARD) | split
-    alive = _running(order, (kind == Kind.FORWARD).astype(np.int64) - ends, chunks)
-    waiting = _running(order, split.astype(np.int64) - (kind == Kind.WEIGHT_GRAD), chunks)
-    sent = _running(order, split.astype(np.int64), chunks)
-    now = _on_its_chunk(order, split.astype(np.int64), chunks)
-    made = _on_its_chunk(order, (kind == Kind.WEIGHT_GRAD).astype(np.int64), chunks) * (work is not None)
-    first = made * (made.cumsum(axis=0) == 1)
-    steps = Steps(now, made - first, first)
-    working = (now + made) * in_work
+@dataclass(frozen=True)
+class _Actions:
+    """The orders of ranks with as many actions each, (ranks, actions)."""
+
+    kind: NDArray[np.int32]
+    chunk: NDArray[np.int32]
+    chunks: int
+
+    @staticmethod
+    def of(orders: Sequence[RankOrder], chunks: int) -> _Actions:
+        return _Actions(np.stack([o.kind for o in orders]), np.stack([o.chunk for o in orders]), chunks)
+
+    @property
+    def split(self) -> bool:
+        """Whether any backward is."""
+        return bool((self.kind == Kind.INPUT_GRAD).any())
+
+    @cached_property
+    def ends(self) -> NDArray[np.bool_]:
+        """Where a forward's activations go."""
+        return np.isin(self.kind, (Kind.BACKWARD, Kind.INPUT_GRAD))
+
+    @property
+    def alive(self) -> FloatArray:
+        """(ranks, actions, chunks): forwards before the end of their backward, after each action."""
+        return self.running((self.kind == Kind.FORWARD).astype(np.float64) - self.ends)
+
+    def on_its_chunk(self, values: NDArray[Any]) -> FloatArray:
+        """(ranks, actions, chunks): the value of each action on its chunk, nothing on the others."""
+        # chunk after chunk in memory: sums over the few chunks then run along the many actions
+        result = np.moveaxis(np.zeros((self.chunks, *self.chunk.shape)), 0, 2)
+        np.put_along_axis(result, self.chunk[:, :, None], values[:, :, None], axis=2)
+        return result
+
+    def running(self, change: FloatArray) -> FloatArray:
+        """(ranks, actions, chunks): the sum of the changes so far, each on the chunk of its action."""
+        changes = self.on_its_chunk(change)
+        return changes.cumsum(axis=1, out=changes)
+
+    def heaviest_loss(self, peak: Held, before: Held, one: Held, head: FloatArray) -> Held:
+        """What is held when a loss is computed with the most in flight; ranks without a loss: what at the peak.
+
+        `before`: what was there before each end of a backward, but for the micro-batch itself. The backward of a chunk
+        with the head begins at the loss: its micro-batch is still all there.
+        """
+        at_loss = peak.each(np.copy)
+        for rank in np.flatnonzero((head > 0).any(axis=1)).tolist():
+            losses = np.flatnonzero(self.ends[rank] & (head[rank, self.chunk[rank]] > 0))
+            if not len(losses):
+                continue
+            held = before.row(rank).row(losses)
+            held.alive[np.arange(len(losses)), self.chunk[rank, losses]] += 1
+            heaviest = int(np.argmax(held.bytes_of(one.row(rank))))
+            for name, values in vars(at_loss).items():
+                values[rank] = getattr(held, name)[heaviest]
+        return at_loss
+
+
+def _of_whole_backwards(
+    actions: _Actions, one: Held, in_work: FloatArray, head: FloatArray, work: Work | None
+) -> _Moments:
+    """Moments of ranks that hold forwards alone: nothing waits for its weight gradient."""
+    alive, none = actions.alive, np.zeros((*actions.chunk.shape, 1))
+    held = Held(alive, np.broadcast_to(none, alive.shape), np.broadcast_to(none, alive.shape))
+    peak = held.at(_heaviest(held, one, 0.0 if work is None else work.other[:, None]))
+    nothing = np.zeros_like(peak.alive)
+    steps = None if work is None else Steps(nothing, nothing, nothing)
+    return peak, actions.heaviest_loss(peak, held, one, head), steps
+
+
+def _of_split_backwards(
+    actions: _Actions, one: Held, in_work: FloatArray, head: FloatArray, work: Work | None
+) -> _Moments:
+    """Moments of ranks that also hold what waits for its weight gradient, and what was handed on."""
+    split, weight = ((actions.kind == kind).astype(np.float64) for kind in (Kind.INPUT_GRAD, Kind.WEIGHT_GRAD))
+    alive, waiting, sent = actions.alive, actions.running(split - weight), actions.running(split)
+    now = actions.on_its_chunk(split)
     # what an input gradient hands on is not there while it is computed; at a weight gradient nothing has gone yet
-    held = Held(alive + working, waiting + made - working, sent - now)
-    highest = _heaviest(held, one, _needed(steps, work))
-    peak, under_way = held.each(lambda values: values[highest]), steps.each(lambda values: values[highest])
-    # the backward of a chunk with the head begins at the loss: its micro-batch is still all there
-    at_loss = np.flatnonzero(ends & (head[order.chunk] > 0))
-    if not len(at_loss):
-        return peak, peak, under_way
-    one_more = _on_its_chunk(order, ends.astype(np.int64), chunks)
-    before = Held(alive + one_more, waiting - now, sent - now).each(lambda values: values[at_loss])
-    loss = _heaviest(before, one)
-    return peak, before.each(lambda values: values[loss]), under_way
+    sent -= now
+    before = Held(alive, waiting - now, sent)
+    if work is None:
+        now *= in_work[:, None]
+        held, steps = Held(alive + now, waiting - now, sent), None
+        beside: FloatArray | float = 0.0
+    else:
+        made = actions.on_its_chunk(weight)
+        first = made * (made.cumsum(axis=1) == 1)
+        steps = Steps(now, made - first, first)
+        working = (now + made) * in_work[:, None]
+        held, beside = Held(alive + working, waiting + made - working, sent), _needed(steps, work)
+    moment = _heaviest(held, one, beside)
+    peak = held.at(moment)
+    return peak, actions.heaviest_loss(peak, before, one, head), None if steps is None else steps.at(moment)
 
 
-def _of_whole_backwards(order: RankOrder, one: Held, head: FloatArray, work: Work | None) -> tuple[Held, Held, Steps]:
-    """`_of_rank` where nothing waits for a weight gradient: only forwards are alive."""
-    ends, chunks = order.kind == Kind.BACKWARD, len(one.alive)
-    none = np.zeros(chunks)
-    alive = Held(_running(order, (order.kind == Kind.FORWARD).astype(np.int64) - ends, chunks), none, none)
-    peak = Held(alive.alive[_heaviest(alive, one, 0.0 if work is None else work.other)], none, none)
-    at_loss = np.flatnonzero(ends & (head[order.chunk] > 0))
-    if not len(at_loss):
-        return peak, peak, Steps(none, none, none)
-    before = alive.alive[at_loss]
-    before[np.arange(len(at_loss)), order.chunk[at_loss]] += 1
-    return peak, Held(before[_heaviest(Held(before, none, none), one)], none, none), Steps(none, none, none)
+def _needed(steps: Steps, work: Work) -> FloatArray:
+    """Bytes that each action works with, (ranks, actions)."""
+    of_steps = steps.bytes_of(work.steps.each(lambda values: values[:, None]))
+    return np.where(steps.any > 0, of_steps, work.other[:, None])
 
 
-def _needed(steps: Steps, work: Work | None) -> FloatArray | float:
-    """Bytes that each action works with, (actions,)."""
-    return 0.0 if work is None else np.where(steps.any > 0, steps.bytes_of(work.steps), work.other)
-
-
-def _on_its_chunk(order: RankOrder, values: IntArray, chunks: int) -> FloatArray:
-    """(actions, chunks): the value of each action on its chunk, nothing on the others."""
-    result = np.zeros((len(order), chunks))
-    result[np.arange(len(order)), order.chunk] = values
-    return result
-
-
-def _running(order: RankOrder, change: IntArray, chunks: int) -> FloatArray:
-    """(actions, chunks): the sum of the changes so far, each on the chunk of its action."""
-    changes = _on_its_chunk(order, change, chunks)
-    return changes.cumsum(axis=0) if change.any() else changes
-
-
-def _heaviest(held: Held, one: Held, beside: FloatArray | float = 0.0) -> int:
-    """The first of the moments, the first axis, at which a rank holds the most, with what there is beside."""
-    return int(np.argmax(held.bytes_of(one) + beside))
+def _heaviest(held: Held, one: Held, beside: FloatArray | float) -> IntArray:
+    """The first of the moments, the second axis, at which each rank holds the most, with what there is beside."""
+    bytes_held = held.bytes_of(one.each(lambda values: values[:, None])) + beside
+    return np.asarray(np.argmax(bytes_held, axis=1))
