@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import gc
 import os
 import sys
@@ -102,13 +103,20 @@ def main(args: Sequence[str] | None = None) -> int:
 
 
 def process() -> int:
-    """`main` as the whole life of a process: what is left at its end is not looked through for cycles once more.
+    """`main` as the whole life of a process, which ends at once: nothing that it holds is taken down piece by piece.
 
-    Python would do that three times, for a fifteenth of the time that a small question takes.
+    Python would do that for a fiftieth of the time that a small question takes. What was asked to be run at the end is
+    run, and what is not written yet is written; where that fails, the exit code is returned and Python ends in its way.
     """
     exit_code = main()
-    gc.freeze()
-    return exit_code
+    atexit._run_exitfuncs()
+    try:
+        for stream in (sys.stdout, sys.stderr):
+            if stream is not None:
+                stream.flush()
+    except (OSError, ValueError):  # a full disk; a stream that is closed
+        return exit_code
+    os._exit(exit_code)
 
 
 def _run(args: list[str]) -> int:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from types import ModuleType
+from typing import IO
 
 import click
 import pytest
@@ -188,3 +189,37 @@ def test_a_pipe_gets_utf8_under_any_locale() -> None:
     utf8 = subprocess.run(command, capture_output=True, check=True, env={"PYTHONIOENCODING": "utf-8"})
     assert plain.stdout == utf8.stdout
     assert "─".encode() in plain.stdout
+
+
+LIFE = """
+import atexit, sys
+from ppadvisor.cli import main
+atexit.register(sys.stdout.write, "registered")
+main.main = lambda: sys.stdout.write("not flushed, ") and 3
+sys.exit(main.process())
+"""
+"""A process whose command writes and does not flush, with something to run at its end."""
+
+
+def lived(stdout: int | IO[str]) -> subprocess.CompletedProcess[str]:
+    """That process, whose stdout is buffered, as it ended."""
+    script = [sys.executable, "-c", LIFE]
+    return subprocess.run(script, stdout=stdout, stderr=subprocess.PIPE, text=True, check=False, env={})
+
+
+def test_a_process_that_ends_at_once_loses_nothing() -> None:
+    """What stands in the buffer is written, what was registered for the end is run, the exit code is the command's."""
+    result = lived(subprocess.PIPE)
+    assert (result.returncode, result.stdout, result.stderr) == (3, "not flushed, registered", "")
+
+
+def test_what_cannot_be_written_at_the_end_is_told() -> None:
+    """Where the last flush fails, Python ends the process as it always does: with a complaint and its exit code 120."""
+    try:
+        full = open("/dev/full", "w")  # noqa: SIM115  # closed by the `with` below
+    except OSError:
+        pytest.skip("no /dev/full on this system")
+    with full:
+        result = lived(full)
+    assert result.returncode == 120
+    assert "No space left on device" in result.stderr
