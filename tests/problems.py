@@ -123,7 +123,7 @@ def gpu(**changed: object) -> GpuSpec:
 
 def cluster(num_gpus: int, **changed: object) -> ClusterSpec:
     """`num_gpus` of them; what the GPU and the cluster both have is changed in the cluster."""
-    device = gpu(**{name: value for name, value in changed.items() if name in GpuSpec.model_fields})
+    device = gpu(**{name: value for name, value in changed.items() if name in GpuSpec.names()})
     fields: dict[str, Any] = {
         "name": "test cluster",
         "source": "made up",
@@ -132,7 +132,7 @@ def cluster(num_gpus: int, **changed: object) -> ClusterSpec:
         "intra_node_bandwidth_bytes_per_s": device.intra_node_bandwidth_bytes_per_s,
         "inter_node_bandwidth_bytes_per_s": device.inter_node_bandwidth_bytes_per_s,
     }
-    own = {name: value for name, value in changed.items() if name in ClusterSpec.model_fields}
+    own = {name: value for name, value in changed.items() if name in ClusterSpec.names()}
     return ClusterSpec(**{**fields, **own, "gpu": device})
 
 
@@ -173,6 +173,7 @@ def plan(layers_per_stage: Sequence[int], **changed: object) -> PlanSpec:
         "recompute": "none",
         "optimizer_sharding": 1,
         "layers_per_stage": tuple(layers_per_stage),
+        "layers_per_chunk": tuple(layers_per_stage),
     }
     return PlanSpec(**{**fields, **changed})
 

@@ -51,4 +51,4 @@ def _attempt(of: Problem, schedule: str, rng: random.Random) -> PlanSpec | None:
         "layers_per_stage": layers_of_ranks(schedule, chunks, v),
         "layers_per_chunk": chunks,
     }
-    return PlanSpec(**{**sizes.model_dump(), **changed})
+    return PlanSpec(**{**sizes.as_dict(), **changed})

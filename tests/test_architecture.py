@@ -43,6 +43,18 @@ def test_help_is_light() -> None:
     assert not modules & {command.module for command in COMMANDS}
 
 
+def test_a_plan_of_presets_is_light() -> None:
+    """`ppadvisor plan` with options and presets alone does without pydantic, which only files and schemas need."""
+    question = "plan --model gpt2-124m --gpu a100-sxm-80gb --gpus 2 --seq-len 1k --global-batch 8 --precision bf16"
+    for cluster in (
+        "--gpu a100-sxm-80gb",
+        "--cluster selene-a100",
+        "--gpu h100-sxm-80gb --inter-node-bandwidth 25GB/s",
+    ):
+        asked = question.replace("--gpu a100-sxm-80gb", cluster).split()
+        assert "pydantic" not in imported_by(f"from ppadvisor.cli.main import main; main({asked})")
+
+
 @pytest.mark.parametrize("name", ppadvisor.__all__)
 def test_every_public_name_is_there(name: str) -> None:
     """Each name that the package promises can be had from it."""

@@ -83,7 +83,7 @@ def _with_stages(answer: PlanExplanation, stage: int | None, *, every: bool) -> 
     """Only the stages that were asked for; unless told otherwise the first, the binding one and the last."""
     last = len(answer.stages) - 1
     wanted = _wanted(stage, last, {0, answer.memory.binding_stage, last}, every=every)
-    return answer.model_copy(update={"stages": tuple(s for s in answer.stages if s.stage in wanted)})
+    return answer.changed(stages=tuple(s for s in answer.stages if s.stage in wanted))
 
 
 def _wanted(stage: int | None, last: int, usual: set[int], *, every: bool) -> set[int]:
@@ -123,7 +123,7 @@ def _side_by_side(
         last, sides = len(answer.stages) - 1, (answer.a, answer.b)
         ends = {side.plan.pipeline_parallel - 1 for side in sides}
         wanted = _wanted(stage, last, {0, *ends, *(side.memory.binding_stage for side in sides)}, every=every)
-        answer = answer.model_copy(update={"stages": tuple(s for s in answer.stages if s.stage in wanted)})
+        answer = answer.changed(stages=tuple(s for s in answer.stages if s.stage in wanted))
     view = view_of(output)
     write(render_comparison(answer, format, width=view.width, color=view.color), output)
     fits = isinstance(answer, Comparison) and answer.a.memory.fits and answer.b.memory.fits

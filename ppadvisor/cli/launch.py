@@ -67,8 +67,8 @@ def _for_framework(problem: ProblemEcho, framework: str | None) -> ProblemEcho:
         raise InputError(f"the plan is for {problem.training.framework}, which is not written; {known} takes it over")
     if framework in (None, problem.training.framework):
         return problem
-    training = problem.training.model_copy(update={"framework": framework, "stack": None})
-    return problem.model_copy(update={"framework": framework, "training": training})
+    training = problem.training.changed(framework=framework, stack=None)
+    return problem.changed(framework=framework, training=training)
 
 
 def _legal_problem(problem: ProblemEcho, plan: PlanSpec) -> Problem:
@@ -101,12 +101,12 @@ def _check_cost(problem: Problem, plan: PlanSpec, written: Launch, form: str) ->
     from ppadvisor.specs.training import TrainingSpec
     from ppadvisor.units import format_bytes_gib, format_seconds
 
-    chosen = (*TrainingSpec.model_fields, *PlanSpec.model_fields)
+    chosen = (*TrainingSpec.names(), *PlanSpec.names())
     lost = [text for text in written.unsaid if text.partition(" = ")[0] in chosen]
     training, read = written.read.training, written.read.plan
     if not lost or training is None or read is None:
         return
-    same_kernels = training.model_copy(update={name: getattr(problem.training, name) for name in NOT_OPTIONS})
+    same_kernels = training.changed(**{name: getattr(problem.training, name) for name in NOT_OPTIONS})
     taken = make_problem(problem.model, problem.cluster, same_kernels, problem.assumptions)
     before, after = estimate_plan(problem, plan, margin=1.0), estimate_plan(taken, read, margin=1.0)
     costs = [(one.time.step_time_s, one.memory.peak_bytes) for one in (before, after)]

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
-
-from pydantic import BaseModel, ValidationError
+from typing import Any
 
 from ppadvisor.errors import InputError
 from ppadvisor.search.results import PlanReport, ProblemEcho
 from ppadvisor.specs.files import read_mapping, read_text
 from ppadvisor.specs.plan import PlanSpec
-from ppadvisor.specs.validation import describe_problem
+from ppadvisor.specs.validation import validate
 from ppadvisor.specs.version import FORMAT_VERSION
 
 MAX_PLAN_FILE_BYTES = 200_000_000
 """Ten plans of 64 stages are 3 MB; what is far beyond is no answer of `plan`."""
-
-RecordT = TypeVar("RecordT", bound=BaseModel)
 
 
 @dataclass(frozen=True)
@@ -38,9 +33,9 @@ def read_saved_plan(reference: str) -> SavedPlan:
     """The plan of this rank, the first unless said; where none fits, the nearest miss. InputError for anything else."""
     path, rank = path_and_rank(reference)
     document = _document(path)
-    problem = _record(ProblemEcho, document["problem"], f"{path}: problem")
+    problem = validate(ProblemEcho, document["problem"], f"{path}: problem")
     chosen, where = _chosen(document, path, rank)
-    plan = None if chosen is None else _record(PlanSpec, _part(chosen, "plan", dict, where), f"{where}.plan")
+    plan = None if chosen is None else validate(PlanSpec, _part(chosen, "plan", dict, where), f"{where}.plan")
     missed = plan is not None and not document["plans"]
     return SavedPlan(problem, plan, missed, document["model_version"])
 
@@ -59,7 +54,7 @@ def read_saved_report(reference: str) -> tuple[PlanReport, int, Path]:
     path, rank = path_and_rank(reference)
     document = _document(path)
     _chosen(document, path, rank)
-    return _record(PlanReport, document, str(path)), rank or 1, path
+    return validate(PlanReport, document, str(path)), rank or 1, path
 
 
 def path_and_rank(reference: str) -> tuple[Path, int | None]:
@@ -117,11 +112,3 @@ def _part(record: Any, key: str, kind: type, where: str) -> Any:
     if not isinstance(record, dict) or not isinstance(record.get(key), kind):
         raise InputError(f"{where}: {key!r} is missing or of another kind")
     return record[key]
-
-
-def _record(kind: type[RecordT], data: dict[str, Any], where: str) -> RecordT:
-    try:
-        # as JSON, since only there a list may stand for a tuple
-        return kind.model_validate_json(json.dumps(data))
-    except ValidationError as error:
-        raise InputError(describe_problem(error, where, known=tuple(kind.model_fields))) from None

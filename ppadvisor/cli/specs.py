@@ -14,10 +14,10 @@ from ppadvisor.errors import InputError, unknown_name
 from ppadvisor.search.pins import Pins
 from ppadvisor.specs.assumptions import GIVEN
 from ppadvisor.specs.cluster import ClusterSpec, GpuSpec
-from ppadvisor.specs.load import load_cluster, load_gpu, load_model, preset_names, resolve_preset
+from ppadvisor.specs.load import fields_for, load_cluster, load_gpu, load_model, preset_names, resolve_preset
 from ppadvisor.specs.model import ModelSpec, MoeSpec
 from ppadvisor.specs.training import TrainingSpec
-from ppadvisor.specs.validation import validate
+from ppadvisor.specs.validation import trust, validate
 
 DEFAULT_FRAMEWORK = "megatron"
 FALLBACK_FRAMEWORK = "generic"
@@ -134,11 +134,13 @@ def read_cluster(values: Mapping[str, Any]) -> ClusterSpec:
         for name in ("gpu", *GPU_GIVEN):
             if values.get(name) is not None:
                 raise InputError(f"{flag_of(name)} contradicts --cluster, which has its GPU; give one or the other")
-        preset = load_cluster(values["cluster"], values.get("gpus"))
-        return _with_links(preset, values)
+        cluster = load_cluster(values["cluster"])
+        if values.get("gpus") is not None:
+            cluster = trust(ClusterSpec, fields_for(cluster, values["gpus"]), "cluster options")
+        return _with_links(cluster, values)
     gpu, provenance = _gpu(values, precision)
     num_gpus = _required(values, "gpus")
-    cluster = {
+    fields = {
         "name": f"{num_gpus} x {gpu.name}",
         "source": GIVEN,
         "gpu": gpu,
@@ -148,7 +150,7 @@ def read_cluster(values: Mapping[str, Any]) -> ClusterSpec:
         "inter_node_bandwidth_bytes_per_s": gpu.inter_node_bandwidth_bytes_per_s,
         "provenance": provenance,
     }
-    return _with_links(validate(ClusterSpec, cluster, "cluster options"), values)
+    return _with_links(trust(ClusterSpec, fields, "cluster options"), values)
 
 
 def _with_links(cluster: ClusterSpec, values: Mapping[str, Any]) -> ClusterSpec:
@@ -162,7 +164,7 @@ def _with_links(cluster: ClusterSpec, values: Mapping[str, Any]) -> ClusterSpec:
             raise InputError(f"--gpus-per-node {values['gpus_per_node']} is more than --gpus {cluster.num_gpus}")
         changes["gpus_per_node"] = values["gpus_per_node"]
         provenance["gpus_per_node"] = GIVEN
-    return validate(ClusterSpec, dict(cluster) | changes | {"provenance": provenance}, "cluster options")
+    return trust(ClusterSpec, vars(cluster) | changes | {"provenance": provenance}, "cluster options")
 
 
 def resolved_names(kind: str, names: tuple[str, ...]) -> tuple[str, ...]:
@@ -190,10 +192,10 @@ def _gpu(values: Mapping[str, Any], precision: str) -> tuple[GpuSpec, dict[str, 
     if values.get("gpu") is not None:
         gpu = load_gpu(values["gpu"])
         peaks = dict(gpu.peak_flops_per_s) | changes.pop("peak_flops_per_s", {})
-        changed = dict(gpu) | changes | {"peak_flops_per_s": peaks}
+        changed = vars(gpu) | changes | {"peak_flops_per_s": peaks}
         origins = (gpu.inter_node_source, gpu.source, gpu.inter_node_source)
         of_links = zip(("gpus_per_node", *LINKS_GIVEN.values()), (f"preset: {o}" for o in origins), strict=True)
-        return validate(GpuSpec, changed, "GPU options"), provenance | dict(of_links)
+        return trust(GpuSpec, changed, "GPU options"), provenance | dict(of_links)
     if not changes:
         raise InputError("--gpu is missing (or --cluster; or --gpu-memory, --gpu-tflops, --hbm-bandwidth for your own)")
     for name in (*GPU_GIVEN, *LINKS_GIVEN):
@@ -208,7 +210,7 @@ def _gpu(values: Mapping[str, Any], precision: str) -> tuple[GpuSpec, dict[str, 
         **changes,
     }
     nodes = f"default: {OWN_GPUS_PER_NODE}, or all GPUs where there are fewer"
-    return validate(GpuSpec, own, "GPU options"), provenance | {"gpus_per_node": nodes}
+    return trust(GpuSpec, own, "GPU options"), provenance | {"gpus_per_node": nodes}
 
 
 def _training(values: Mapping[str, Any], cluster: ClusterSpec, pins: Pins) -> TrainingSpec:
@@ -234,7 +236,7 @@ def _training(values: Mapping[str, Any], cluster: ClusterSpec, pins: Pins) -> Tr
     }
     if data["framework"] not in frameworks.FRAMEWORKS:
         raise unknown_name("framework", data["framework"], frameworks.FRAMEWORKS, where="--framework")
-    return validate(TrainingSpec, data, "training options")
+    return trust(TrainingSpec, data, "training options")
 
 
 def _batch_that_follows(num_gpus: int, pins: Pins) -> int:

@@ -9,8 +9,6 @@ from itertools import product
 from math import prod
 from typing import Any
 
-from pydantic import BaseModel
-
 from ppadvisor import frameworks, schedules
 from ppadvisor.cli.request import INPUTS, SWITCHES, Input, flag_of
 from ppadvisor.cli.specs import choose_framework, read_request, resolved_names
@@ -20,6 +18,7 @@ from ppadvisor.search.api import make_problem
 from ppadvisor.search.pins import Pins
 from ppadvisor.search.sweep import AxisValue, Point, SweepQuestion, digest_of
 from ppadvisor.specs.assumptions import Assumptions
+from ppadvisor.specs.base import Struct
 from ppadvisor.specs.load import load_cluster, load_gpu, load_model
 from ppadvisor.specs.recomputation import parse_recomputation
 from ppadvisor.specs.training import OPTIMIZERS
@@ -32,7 +31,7 @@ MOST_POINTS = 50_000
 TOKENS = "tokens_per_step"
 """What the answers call a batch in tokens."""
 
-LOADERS: dict[str, Callable[[str], BaseModel]] = {"model": load_model, "gpu": load_gpu, "cluster": load_cluster}
+LOADERS: dict[str, Callable[[str], Struct]] = {"model": load_model, "gpu": load_gpu, "cluster": load_cluster}
 NAMES: dict[str, Collection[str]] = {
     "framework": frameworks.FRAMEWORKS,
     "optimizer": OPTIMIZERS,
@@ -83,9 +82,7 @@ def _check_names(given: Values) -> Values:
     """
     for option in ("gpu", "cluster"):
         resolved_names(option, tuple(dict.fromkeys(given.get(option, ()))))
-    loaded = [
-        {name: load(name).model_dump(mode="json") for name in given.get(option, ())} for option, load in LOADERS.items()
-    ]
+    loaded = [{name: load(name).as_dict() for name in given.get(option, ())} for option, load in LOADERS.items()]
     for choice in given.get("recompute", ()):
         parse_recomputation(choice, flag_of("recompute"))
     for option, names in NAMES.items():

@@ -215,4 +215,4 @@ def _chosen(context: click.Context, kind: KindOfProof, file: str) -> tuple[Probl
 
 def _with_microbatches(plan: PlanSpec, values: Mapping[str, Any]) -> PlanSpec:
     """The plan with as many micro-batches as were asked for."""
-    return plan.model_copy(update={"num_microbatches": values["microbatches"] or plan.num_microbatches})
+    return plan.changed(num_microbatches=values["microbatches"] or plan.num_microbatches)

@@ -40,7 +40,7 @@ NEAR = 0.002
 def with_split(plan: PlanSpec, split: Split) -> PlanSpec:
     """The plan with other layers on its stages, in model order."""
     ranks = layers_of_ranks(plan.schedule, split, plan.virtual_stages)
-    return plan.model_copy(update={"layers_per_chunk": split, "layers_per_stage": ranks})
+    return plan.changed(layers_per_chunk=split, layers_per_stage=ranks)
 
 
 def balanced_plan(problem: Problem, plan: PlanSpec, *, margin: float, objective: Objective = "time") -> PlanSpec | None:

@@ -91,10 +91,10 @@ def _bubble(view: PlanView, closed: Formula) -> BubbleExplained:
 def _stage(view: StageView, formulas: dict[str, Formula], parameters: Formula, in_flight: Formula) -> StageExplained:
     memory = view.memory
     counted = memory.in_flight_microbatches if view.plan.estimate.time.replayed else None
-    closed = InFlightExplained(**_said(in_flight), value=evaluate(in_flight.substituted), counted=counted)
+    closed = InFlightExplained(**_said(in_flight), value=float(evaluate(in_flight.substituted)), counted=counted)
     return StageExplained(
-        **memory.model_dump(exclude={"terms", "parameters", "in_flight_microbatches"}),
-        parameters=Worked(**_said(parameters), value=memory.parameters),
+        **memory.as_dict(("terms", "parameters", "in_flight_microbatches")),
+        parameters=Worked(**_said(parameters), value=float(memory.parameters)),
         in_flight_microbatches=closed,
         chunks=tuple(_chunk(chunk) for chunk in view.chunks),
         terms=tuple(
@@ -169,7 +169,7 @@ def _tensor(view: PlanView, tensor: Tensor, *, kept: bool) -> LayerTensor:
     formula = view.formula(view.tensor(tensor), "")
     return LayerTensor(
         name=tensor.name,
-        bytes_per_token=tensor.bytes_per_token,
+        bytes_per_token=float(tensor.bytes_per_token),
         divided=tensor.spread.value,
         condition=tensor.when.value,
         formula=formula.formula,
@@ -205,7 +205,7 @@ def _of_all_chunks(view: PlanView, name: str) -> str:
 
 
 def _only(values: set[float]) -> float | None:
-    return next(iter(values)) if len(values) == 1 else None
+    return float(next(iter(values))) if len(values) == 1 else None
 
 
 def _meaning(view: PlanView, name: str) -> str:

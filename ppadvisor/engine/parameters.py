@@ -222,7 +222,7 @@ def count_active_parameters(model: ModelSpec) -> int:
     expert = sum(w.size // model.moe.num_experts for w in _moe_weights(model, model.moe) if w.shard is Shard.EXPERT)
     idle = (model.moe.num_experts - model.moe.experts_per_token) * expert
     moe_layers = sum(model.is_moe_layer(i) for i in range(model.num_layers))
-    return count_parameters(model.model_copy(update={"mtp_num_layers": 0})) - moe_layers * idle
+    return count_parameters(model.changed(mtp_num_layers=0)) - moe_layers * idle
 
 
 def rank_parameters(

@@ -90,7 +90,7 @@ class Pipeline:
 
     def of_microbatches(self, number: int) -> Pipeline:
         """The same pipeline with another number of micro-batches, its stage times unchanged."""
-        plan = self.plan.model_copy(update={"num_microbatches": number})
+        plan = self.plan.changed(num_microbatches=number)
         return replace(self, plan=plan, orders=orders_of(plan, self.times, self.boundary_s))
 
     def makespan_s(self, *, links: bool) -> tuple[float, FloatArray]:
@@ -219,7 +219,7 @@ class TimedPlans:
         key = plan.schedule, plan.pipeline_parallel, number, plan.virtual_stages
         if key in graphs:
             return graphs[key]
-        of_number = plan.model_copy(update={"num_microbatches": number})
+        of_number = plan.changed(num_microbatches=number)
         return graph_of(of_number, orders_of(of_number, self.times.row(row), boundary_s), graphs)
 
 

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict
-
+from ppadvisor.specs.base import Struct
 from ppadvisor.specs.plan import PlanSpec
 
 Verdict = Literal["fits", "borderline", "does_not_fit"]
 
 
-class Result(BaseModel):
-    """A frozen record of an answer."""
-
-    # what is printed is printed whole: the schema of an answer requires the fields with defaults too
-    model_config = ConfigDict(frozen=True, extra="forbid", json_schema_serialization_defaults_required=True)
+class Result(Struct):
+    """A part of an answer. It is built by the program, so nobody validates it, unless it is read back from a file."""
 
 
 class StageMemory(Result):

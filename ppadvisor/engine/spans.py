@@ -76,7 +76,7 @@ class TimedOrder:
         """The same with another number of micro-batches."""
         if number == self.plan.num_microbatches:
             return self
-        plan = self.plan.model_copy(update={"num_microbatches": number})
+        plan = self.plan.changed(num_microbatches=number)
         return replace(self, plan=plan, orders=orders_of(plan, self.times, self.boundary_s))
 
     def without_links(self) -> TimedOrder:

@@ -28,7 +28,7 @@ def plan_of(plans: PlanTable, row: int) -> PlanSpec:
     }
     schedule, split = plans.schedule_names[int(plans.schedule[row])], plans.splits[int(plans.split[row])]
     recomputation: dict[str, Any] = PlanSpec.recomputation_fields(plans.recomputations[int(plans.recompute[row])])
-    return PlanSpec(
+    return PlanSpec.trusted(
         **sizes,
         **recomputation,
         schedule=schedule,

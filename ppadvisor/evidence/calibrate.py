@@ -89,7 +89,7 @@ def calibrate(runs: Sequence[Run], *, day: str | None = None, skipped: Sequence[
         mean_abs_error_before_fraction=_mean_abs([row.error_before_fraction for row in rows]),
         mean_abs_error_after_fraction=_mean_abs([row.error_after_fraction for row in rows]),
         skipped=tuple(skipped),
-        cluster=cluster.model_copy(update={"calibrated": {**cluster.calibrated, **found}}),
+        cluster=cluster.changed(calibrated={**cluster.calibrated, **found}),
     )
 
 

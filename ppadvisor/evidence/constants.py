@@ -157,7 +157,7 @@ def range_of(problem: Problem, name: str) -> Assumption:
     used: Assumption = getattr(problem.assumptions, name)
     if used.provenance != CALIBRATED:
         return used
-    cluster = problem.cluster.model_copy(update={"calibrated": {}})
+    cluster = problem.cluster.changed(calibrated={})
     before: Assumption = getattr(assumptions_of(cluster, problem.training, problem.framework.stack), name)
     return before
 

@@ -92,7 +92,7 @@ def formula_errors(rows: Sequence[tuple[FormulaRow | None, float | None]]) -> Fo
     if not asked:
         return None
     if not known:
-        return FormulaErrors(n=0, **dict.fromkeys(FormulaErrors.model_fields.keys() - {"n"}))
+        return FormulaErrors(n=0, **dict.fromkeys(set(FormulaErrors.names()) - {"n"}))
     errors, ours = np.array(known).T
     return FormulaErrors(
         n=len(known),

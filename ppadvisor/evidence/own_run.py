@@ -7,8 +7,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pydantic import BaseModel
-
 from ppadvisor.engine.problem import Problem
 from ppadvisor.errors import InputError
 from ppadvisor.evidence.cases import case_of
@@ -22,8 +20,10 @@ from ppadvisor.evidence.records import (
     RecordPlan,
     RecordTraining,
     Source,
+    Told,
     Usable,
 )
+from ppadvisor.specs.base import Struct
 from ppadvisor.specs.load import preset_data, preset_names
 from ppadvisor.specs.plan import PlanSpec
 
@@ -117,7 +117,7 @@ def _parts(problem: Problem, plan: PlanSpec, numbers: Numbers) -> dict[str, Any]
     }
 
 
-def _fields(spec: BaseModel, kind: type[BaseModel], *left_out: str) -> dict[str, Any]:
+def _fields(spec: Struct, kind: type[Told], *left_out: str) -> dict[str, Any]:
     """The fields that both have."""
     return {name: getattr(spec, name) for name in kind.model_fields if name not in left_out}
 
@@ -144,7 +144,7 @@ def _digest(parts: Iterator[str] | Sequence[str]) -> str:
 def _untold(record: Record, problem: Problem, plan: PlanSpec) -> Iterator[str]:
     """The fields of the run that are other ones when its record is read."""
     case = case_of(record)
-    pairs: tuple[tuple[str, BaseModel, BaseModel], ...] = (
+    pairs: tuple[tuple[str, Struct, Struct], ...] = (
         ("model", problem.model, case.problem.model),
         ("cluster", problem.cluster, case.problem.cluster),
         ("training", problem.training, case.problem.training),
@@ -153,6 +153,6 @@ def _untold(record: Record, problem: Problem, plan: PlanSpec) -> Iterator[str]:
     several = problem.cluster.num_gpus > problem.cluster.gpus_per_node
     free = UNTOLD_FREELY if several else (*UNTOLD_FREELY, "inter_node_bandwidth_bytes_per_s")
     for name, ran, read in pairs:
-        for field in type(ran).model_fields:
+        for field in type(ran).names():
             if field not in free and getattr(ran, field) != getattr(read, field):
                 yield f"{name}.{field}"

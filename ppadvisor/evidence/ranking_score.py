@@ -245,7 +245,7 @@ def _row(question: Question, candidates: Sequence[Candidate]) -> RankRow:
     }
     pairs, clear = (int(pairs_of(measured, gap).sum()) for gap in (RESOLUTION, CLEAR))
     return RankRow(
-        **dict(outcome_of(predicted, measured, offered)),
+        **vars(outcome_of(predicted, measured, offered)),
         source=question.source,
         model=question.model,
         gpu=question.gpu,
@@ -265,7 +265,7 @@ def _row(question: Question, candidates: Sequence[Candidate]) -> RankRow:
 
 def _score(rows: Sequence[RankRow]) -> RankScore:
     return RankScore(
-        **dict(_rule_score(rows, rows)),
+        **vars(_rule_score(rows, rows)),
         n=len(rows),
         groups=len(rows),
         plans=sum(row.plans for row in rows),
@@ -289,7 +289,7 @@ def _rule_score(outcomes: Sequence[Outcome], rows: Sequence[RankRow]) -> RuleSco
         mean_regret_fraction=_share(regrets, len(regrets)),
         worst_regret_fraction=max(regrets, default=None),
         mean_choice_regret_fraction=_share(choices, len(choices)),
-        ran_out=sum(one.ran_out for one in outcomes),
+        ran_out=sum((one.ran_out for one in outcomes), 0.0),
     )
 
 

@@ -5,6 +5,7 @@ The search is a room of its own, so whoever asks hands it in.
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -117,7 +118,7 @@ def _with_sequence_parallel(case: Case) -> Case:
     """A recipe with t = 1 says nothing of sequence parallelism; a plan with t > 1 shall have it, as by default."""
     if case.plan.tensor_parallel > 1:
         return case
-    training = case.problem.training.model_copy(update={"sequence_parallel": True})
+    training = case.problem.training.changed(sequence_parallel=True)
     return replace(case, problem=replace(case.problem, training=training))
 
 
@@ -139,12 +140,12 @@ def _asked_once(search: Search) -> Callable[[Problem, float], PlanEstimate | Non
 
     Names and sources aside: configurations are one problem where their precisions are computed alike.
     """
-    known: dict[tuple[str, ...], PlanEstimate | None] = {}
+    known: dict[str, PlanEstimate | None] = {}
 
     def fastest(problem: Problem, margin: float) -> PlanEstimate | None:
-        model = problem.model.model_dump_json(exclude={"name"})
-        cluster = problem.cluster.model_dump_json(exclude={"name", "source"})
-        key = (model, cluster, problem.training.model_dump_json())
+        model = problem.model.as_dict(("name",))
+        cluster = problem.cluster.as_dict(("name", "source"))
+        key = json.dumps((model, cluster, problem.training.as_dict()))
         if key not in known:
             known[key] = min(search(problem, margin), key=lambda estimate: estimate.time.step_time_s, default=None)
         return known[key]
@@ -156,8 +157,8 @@ def _roomy(problem: Problem, recipe: PlanEstimate, margin: float) -> Problem:
     """The problem on GPUs on which the recipe fits by our estimate, as it did."""
     memory, gpu = recipe.memory, problem.cluster.gpu
     needed = max(gpu.memory_bytes, ceil(memory.peak_bytes / margin) + 1, memory.conservative_bytes)
-    roomy = gpu.model_copy(update={"memory_bytes": needed})
-    return replace(problem, cluster=problem.cluster.model_copy(update={"gpu": roomy}))
+    roomy = gpu.changed(memory_bytes=needed)
+    return replace(problem, cluster=problem.cluster.changed(gpu=roomy))
 
 
 def _row(

@@ -9,14 +9,14 @@ from importlib import resources
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from ppadvisor.errors import InputError
 from ppadvisor.evidence import Label
 from ppadvisor.evidence.consistency import check_consistent
-from ppadvisor.specs.base import NonNegativeInt, PositiveFloat, PositiveInt, Spec
 from ppadvisor.specs.cluster import Precision
 from ppadvisor.specs.files import read_text
+from ppadvisor.specs.kinds import NonNegativeInt, PositiveFloat, PositiveInt
 from ppadvisor.specs.model import Normalization, PositionalEmbedding
 from ppadvisor.specs.recomputation import Recompute, RecomputeMethod
 from ppadvisor.specs.training import Attention, GradientPrecision
@@ -43,7 +43,13 @@ def label_of(group: str) -> Label:
     return "calibrates" if first % CALIBRATING_SHARE == 0 else "tests"
 
 
-class Source(Spec):
+class Told(BaseModel):
+    """A frozen, strict part of a record; there are hundreds of records in a file, and pydantic reads them at once."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+
+class Source(Told):
     """Where the numbers stand."""
 
     key: str
@@ -55,7 +61,7 @@ class Source(Spec):
     commit: str | None = None
 
 
-class RecordMoe(Spec):
+class RecordMoe(Told):
     """Routed experts, as `MoeSpec`."""
 
     num_experts: PositiveInt
@@ -66,7 +72,7 @@ class RecordMoe(Spec):
     first_dense_layers: NonNegativeInt = 0
 
 
-class RecordMla(Spec):
+class RecordMla(Told):
     """Multi-head latent attention, as `MlaSpec`."""
 
     q_lora_rank: PositiveInt | None = None
@@ -76,7 +82,7 @@ class RecordMla(Spec):
     v_head_dim: PositiveInt
 
 
-class RecordModel(Spec):
+class RecordModel(Told):
     """The transformer, as far as sources state it."""
 
     name: str
@@ -97,7 +103,7 @@ class RecordModel(Spec):
     mla: RecordMla | None = None
 
 
-class RecordCluster(Spec):
+class RecordCluster(Told):
     """The machines."""
 
     gpu: str | None = None
@@ -111,7 +117,7 @@ class RecordCluster(Spec):
     """`cpu`: layers were tried without a GPU, which measures no GPU."""
 
 
-class RecordTraining(Spec):
+class RecordTraining(Told):
     """The training run."""
 
     sequence_length: PositiveInt | None = None
@@ -128,7 +134,7 @@ class RecordTraining(Spec):
     cross_entropy_fusion: bool | None = None
 
 
-class RecordPlan(Spec):
+class RecordPlan(Told):
     """How the GPUs were divided and in what order they worked."""
 
     pipeline_parallel: PositiveInt
@@ -149,7 +155,7 @@ class RecordPlan(Spec):
     """Transformer layers of each rank, all its chunks together."""
 
 
-class Measured(Spec):
+class Measured(Told):
     """What was measured."""
 
     step_time_s: PositiveFloat | None = None
@@ -189,7 +195,7 @@ class Measured(Spec):
     t_comm_s: PositiveFloat | None = None
 
 
-class Record(Spec):
+class Record(Told):
     """One measured run. What a source does not say is left out."""
 
     id: str
@@ -220,7 +226,7 @@ class Record(Spec):
 Check = Callable[[Record], object]
 """What raises InputError for a record that does not do."""
 
-PARTS: dict[str, type[Spec]] = {
+PARTS: dict[str, type[Told]] = {
     "": Record,
     "source": Source,
     "model": RecordModel,

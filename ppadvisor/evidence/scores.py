@@ -102,13 +102,13 @@ def score_errors(rows: Sequence[Row]) -> SourceErrors:
     quantities = {row.quantity: [r for r in rows if r.quantity == row.quantity] for row in rows}
     whole = _error_score(rows)
     each = {name: _error_score(of_one) for name, of_one in quantities.items()}
-    return SourceErrors(**dict(whole), quantities=each)
+    return SourceErrors(**vars(whole), quantities=each)
 
 
 def _error_score(rows: Sequence[Row]) -> ErrorScore:
     errors = np.array([row.error_fraction for row in rows if row.error_fraction is not None])
     if not len(errors):
-        return ErrorScore(**{**dict.fromkeys(ErrorScore.model_fields), "n": 0})
+        return ErrorScore(n=0, **dict.fromkeys(set(ErrorScore.names()) - {"n"}))
     return ErrorScore(
         n=len(errors),
         mean_abs_error_fraction=float(np.abs(errors).mean()),
@@ -138,7 +138,7 @@ def score_points(rows: Sequence[Row]) -> PointScore:
     """Errors in percentage points."""
     errors = np.array([row.error_points for row in rows if row.error_points is not None])
     if not len(errors):
-        return PointScore(**{**dict.fromkeys(PointScore.model_fields), "n": 0})
+        return PointScore(n=0, **dict.fromkeys(set(PointScore.names()) - {"n"}))
     return PointScore(
         n=len(errors),
         mean_abs_error_points=float(np.abs(errors).mean()),

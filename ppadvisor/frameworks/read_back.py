@@ -21,7 +21,7 @@ def differences(wanted: Mapping[str, Any], read: Mapping[str, Any], trainer: str
 
 def training_values(training: TrainingSpec, plan: PlanSpec, *, loss: Loss) -> dict[str, Any]:
     """What a run costs by; where it is silent, the trainer's own loss, fp32 gradients. adam costs what adamw does."""
-    values = training.model_dump(exclude=set(NOT_OPTIONS))
+    values = training.as_dict(NOT_OPTIONS)
     values["gradient_precision"] = training.gradient_precision or "fp32"
     values["sequence_parallel"] = training.sequence_parallel and plan.tensor_parallel > 1
     values["optimizer"] = "adam" if training.optimizer == "adamw" else training.optimizer
@@ -31,6 +31,6 @@ def training_values(training: TrainingSpec, plan: PlanSpec, *, loss: Loss) -> di
 
 def plan_values(plan: PlanSpec) -> dict[str, Any]:
     """All of a plan; naive is 1F1B with one micro-batch."""
-    values = plan.model_dump()
+    values = {**vars(plan)}
     values["schedule"] = "1f1b" if plan.schedule == "naive" else plan.schedule
     return values

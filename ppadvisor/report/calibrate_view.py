@@ -70,8 +70,8 @@ CSV = ("name", "unit", "before", "value", "low", "high", "standard_deviation", "
 def render_calibration(report: Calibration, format: str, *, width: int, color: bool) -> str:
     """The report in one of FORMATS; csv has the fitted assumptions."""
     if format == "json":
-        return dump_json(report.model_dump(mode="json"))
-    fitted = [one.model_dump() for one in report.fitted]
+        return dump_json(report)
+    fitted = [one.as_dict() for one in report.fitted]
     if format == "csv":
         return render_rows([Column(key, key) for key in CSV], fitted, format)
     bullet = "- " if format == "markdown" else ""
@@ -83,9 +83,9 @@ def render_calibration(report: Calibration, format: str, *, width: int, color: b
 
     blocks = [
         [f"{bullet}{line}" for line in _header(report)],
-        table(RUNS, [one.model_dump() | {"plan": _plan(one.plan.model_dump())} for one in report.runs]),
+        table(RUNS, [one.as_dict() | {"plan": _plan(one.plan.as_dict())} for one in report.runs]),
         table(FITTED, fitted),
-        table(REFUSED, [one.model_dump() for one in report.refused]),
+        table(REFUSED, [one.as_dict() for one in report.refused]),
         table(PEAKS, _fullest(report)),
         [f"{bullet}{line}" for line in _notes(report)],
     ]
@@ -101,9 +101,9 @@ def _fullest(report: Calibration) -> list[dict[str, Any]]:
     """Of each stage the rank that holds most: the ranks of a stage are alike."""
     rows: dict[tuple[str, int | None], dict[str, Any]] = {}
     for peak in report.peaks:
-        held = rows.setdefault((peak.run, peak.stage), peak.model_dump())
+        held = rows.setdefault((peak.run, peak.stage), peak.as_dict())
         if (peak.allocated_bytes or 0.0) > (held["allocated_bytes"] or 0.0):
-            rows[peak.run, peak.stage] = peak.model_dump()
+            rows[peak.run, peak.stage] = peak.as_dict()
     return list(rows.values())
 
 

@@ -32,7 +32,7 @@ def render(report: CheckReport) -> str:
     if report.estimate is not None:
         memory = report.estimate.memory
         rows = (
-            {**stage.model_dump(), "of_capacity": stage.total_bytes / memory.capacity_bytes} for stage in memory.stages
+            {**stage.as_dict(), "of_capacity": stage.total_bytes / memory.capacity_bytes} for stage in memory.stages
         )
         blocks.append(table(STAGES, rows))
     lines = "".join(f"- {plain(line)}\n" for line in chain(_plans(report), _notices(report)))

@@ -29,7 +29,7 @@ MOST_STAGES = 16
 def render_check(report: CheckReport, format: str, *, width: int, color: bool) -> str:
     """The report in one of CHECK_FORMATS."""
     if format == "json":
-        return dump_json(report.model_dump(mode="json"))
+        return dump_json(report)
     if CHECK_FORMATS[format] != __name__:
         return str(import_module(CHECK_FORMATS[format]).render(report))
     blocks = [
@@ -95,7 +95,7 @@ def _stages(report: CheckReport, width: int, *, color: bool) -> list[str]:
     if report.estimate is None or len(report.estimate.memory.stages) == 1:
         return []
     memory = report.estimate.memory
-    rows = [{**stage.model_dump(), "of_capacity": stage.total_bytes / memory.capacity_bytes} for stage in memory.stages]
+    rows = [{**stage.as_dict(), "of_capacity": stage.total_bytes / memory.capacity_bytes} for stage in memory.stages]
     if len(rows) > MOST_STAGES:
         rows = [rows[index] for index in sorted({0, memory.binding_stage, len(rows) - 1})]
     return [render_rows(STAGES, rows, "table", width=width, color=color).rstrip("\n")]

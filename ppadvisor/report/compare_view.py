@@ -84,7 +84,7 @@ CSV = tuple(
 def render_comparison(answer: Comparison | NothingToExplain, format: str, *, width: int, color: bool) -> str:
     """The comparison in one of FORMATS."""
     if format == "json":
-        return dump_json(answer.model_dump(mode="json"))
+        return dump_json(answer)
     if isinstance(answer, NothingToExplain):
         return render_rows(CSV, [], format) if format == "csv" else f"Nothing to compare: {answer.note}\n"
     if format == "csv":
@@ -101,17 +101,17 @@ def render_comparison(answer: Comparison | NothingToExplain, format: str, *, wid
     blocks = [
         said([*about(answer), _plan_line("A", answer.a), _plan_line("B", answer.b)]),
         said(list(answer.summary)),
-        draw("", PLANS, [{"name": "A", **answer.a.model_dump()}, {"name": "B", **answer.b.model_dump()}]),
+        draw("", PLANS, [{"name": "A", **answer.a.as_dict()}, {"name": "B", **answer.b.as_dict()}]),
         draw(
             _parts_title(answer),
             PARTS,
-            [{**part.model_dump(), "longest_s": longest_s} for part in answer.parts if part.a_s or part.b_s],
+            [{**part.as_dict(), "longest_s": longest_s} for part in answer.parts if part.a_s or part.b_s],
         ),
         draw("Stages, each at its highest moment; * binds", STAGES, _stage_rows(answer)),
         draw(
             f"The stages that bind, {of_a} of A and {of_b} of B: what they hold",
             TERMS,
-            [term.model_dump() for term in answer.binding_terms if term.a_bytes or term.b_bytes],
+            [term.as_dict() for term in answer.binding_terms if term.a_bytes or term.b_bytes],
         ),
     ]
     return join_blocks(blocks, format, width)
@@ -133,7 +133,7 @@ def _parts_title(answer: Comparison) -> str:
 def _stage_rows(answer: Comparison) -> Rows:
     return [
         {
-            **stage.model_dump(),
+            **stage.as_dict(),
             "a_binds": stage.stage == answer.a.memory.binding_stage,
             "b_binds": stage.stage == answer.b.memory.binding_stage,
         }
@@ -144,11 +144,11 @@ def _stage_rows(answer: Comparison) -> Rows:
 def _csv_rows(answer: Comparison) -> Iterator[dict[str, Any]]:
     """One row a part of the step, then one a stage, then one a term of the stages that bind."""
     for part in answer.parts:
-        yield {"part": "time", **part.model_dump()}
+        yield {"part": "time", **part.as_dict()}
     for stage in answer.stages:
         held = [None if one is None else one.total_bytes for one in (stage.a, stage.b)]
         difference = None if held[0] is None or held[1] is None else held[1] - held[0]
         sizes = {"a_bytes": held[0], "b_bytes": held[1], "difference_bytes": difference}
         yield {"part": "stage", "stage": stage.stage, "name": "total", **sizes}
     for term in answer.binding_terms:
-        yield {"part": "binding_stages", **term.model_dump()}
+        yield {"part": "binding_stages", **term.as_dict()}

@@ -117,7 +117,7 @@ STAGES = (
 def render_diff(report: DiffReport, format: str, *, width: int, color: bool) -> str:
     """The report in one of DIFF_FORMATS."""
     if format == "json":
-        return dump_json(report.model_dump(mode="json"))
+        return dump_json(report)
     if DIFF_FORMATS[format] != __name__:
         return str(import_module(DIFF_FORMATS[format]).render(report))
 
@@ -224,12 +224,12 @@ def effect_rows(report: DiffReport) -> list[Row]:
     """A row a number; that of a GPU only where their number changed."""
     same = report.base.num_gpus == report.head.num_gpus
     shown = (one for one in report.effects if not (same and one.name == "tokens_per_s_per_gpu"))
-    return [{**one.model_dump(), "title": SHOWN[one.name][0]} for one in shown]
+    return [{**one.as_dict(), "title": SHOWN[one.name][0]} for one in shown]
 
 
 def part_rows(report: DiffReport) -> list[Row]:
     """A row a part of the step that either side has; none where nothing changed."""
-    return [part.model_dump() for part in report.parts if (part.base_s or part.head_s) and not _unchanged(report)]
+    return [part.as_dict() for part in report.parts if (part.base_s or part.head_s) and not _unchanged(report)]
 
 
 def stage_rows(report: DiffReport) -> list[Row]:
@@ -242,7 +242,7 @@ def stage_rows(report: DiffReport) -> list[Row]:
         if side.estimate is not None
     }
     rows: list[Row] = [
-        {**stage.model_dump(), **{f"{name}_binds": stage.stage == bound.get(name) for name in ("base", "head")}}
+        {**stage.as_dict(), **{f"{name}_binds": stage.stage == bound.get(name) for name in ("base", "head")}}
         for stage in report.stages
     ]
     if len(rows) <= MOST_STAGES:

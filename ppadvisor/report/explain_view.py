@@ -50,7 +50,7 @@ Draw = Callable[[str, Sequence[Column], Rows], list[str]]
 def render_explanation(answer: ExplainAnswer, format: str, *, width: int, color: bool) -> str:
     """The explanation in one of FORMATS."""
     if format == "json":
-        return dump_json(answer.model_dump(mode="json"))
+        return dump_json(answer)
     if isinstance(answer, NothingToExplain):
         return render_rows(CSV, [], format) if format == "csv" else f"Nothing to explain: {answer.note}\n"
     if format == "csv":
@@ -103,19 +103,19 @@ def _bubble_lines(answer: PlanExplanation) -> list[str]:
 
 def _time(answer: PlanExplanation, draw: Draw) -> Iterator[list[str]]:
     step = answer.time.step_time_s
-    rows = [{**term.model_dump(), "share": term.seconds / step} for term in answer.time.terms]
+    rows = [{**term.as_dict(), "share": term.seconds / step} for term in answer.time.terms]
     yield draw(f"Where a step of {format_seconds(step)} goes, mean over the ranks", PARTS, rows)
     yield draw("How each part of the step comes about", TIMES, [row for row in rows if row["seconds"]])
 
 
 def _memory(answer: PlanExplanation, draw: Draw, said: Callable[[list[str]], list[str]]) -> Iterator[list[str]]:
     binding, capacity = answer.memory.binding_stage, answer.memory.capacity_bytes
-    rows = [{**stage.model_dump(), "share": stage.total_bytes / capacity} for stage in answer.stages]
+    rows = [{**stage.as_dict(), "share": stage.total_bytes / capacity} for stage in answer.stages]
     bars = replace(FILLED, header=f"peak of {format_bytes_gib(capacity)}")
     yield draw(f"Stages, each at its highest moment; stage {binding} binds", (*STAGES, bars), rows)
     for stage in answer.stages:
         yield from _stage(stage, draw, said, binds=stage.stage == binding)
-    sources = {term.name: term.model_dump() for stage in answer.stages for term in stage.terms if term.bytes}
+    sources = {term.name: term.as_dict() for stage in answer.stages for term in stage.terms if term.bytes}
     yield draw("Sources of the memory terms", SOURCES, list(sources.values()))
 
 
@@ -123,11 +123,11 @@ def _stage(
     stage: StageExplained, draw: Draw, said: Callable[[list[str]], list[str]], *, binds: bool
 ) -> Iterator[list[str]]:
     title = f"Stage {stage.stage}{', which binds' if binds else ''}: {format_bytes_gib(stage.total_bytes)}"
-    rows = [{**term.model_dump(), "share": term.bytes / stage.total_bytes} for term in stage.terms if term.bytes]
+    rows = [{**term.as_dict(), "share": term.bytes / stage.total_bytes} for term in stage.terms if term.bytes]
     parameters, in_flight = stage.parameters, stage.in_flight_microbatches
     yield draw(f"{title}, its highest moment {words(stage.moment)}", TERMS, rows)
     if len(stage.chunks) > 1:
-        chunks = [chunk.model_dump() for chunk in stage.chunks]
+        chunks = [chunk.as_dict() for chunk in stage.chunks]
         columns = (*CHUNKS, WAITING) if any(chunk.waiting for chunk in stage.chunks) else CHUNKS
         yield draw(f"Chunks of stage {stage.stage} at that moment", columns, chunks)
     absent = ", ".join(words(term.name) for term in stage.terms if not term.bytes)
@@ -149,30 +149,30 @@ def _in_flight(shown: InFlightExplained, *, one_chunk: bool) -> str:
 def _layer(layer: LayerExplained, draw: Draw) -> Iterator[list[str]]:
     one = f"One layer, {layer.kind}"
     kept = f"{one}: {format_bytes(layer.saved_bytes)} kept for a micro-batch on one rank"
-    yield draw(kept, TENSORS, [tensor.model_dump() for tensor in layer.tensors])
+    yield draw(kept, TENSORS, [tensor.as_dict() for tensor in layer.tensors])
     wait = f"{one}: {format_bytes(layer.waiting_bytes)} wait for the weight gradient"
-    yield draw(wait, TENSORS, [tensor.model_dump() for tensor in layer.waiting])
+    yield draw(wait, TENSORS, [tensor.as_dict() for tensor in layer.waiting])
     held = sum(weight.parameters for weight in layer.weights)
-    yield draw(f"{one}: {held:,} parameters on one rank", WEIGHTS, [w.model_dump() for w in layer.weights])
+    yield draw(f"{one}: {held:,} parameters on one rank", WEIGHTS, [w.as_dict() for w in layer.weights])
     compute = f"{format_seconds(layer.forward_s)} forward, {format_seconds(layer.backward_s)} backward"
     bound = ", bound by launch" if layer.forward_s > 1.001 * sum(k.forward_s for k in layer.kernels) else ""
-    yield draw(f"{one}: {compute}{bound}", KERNELS, [k.model_dump() for k in layer.kernels])
+    yield draw(f"{one}: {compute}{bound}", KERNELS, [k.as_dict() for k in layer.kernels])
 
 
 def _rest(answer: PlanExplanation, draw: Draw) -> Iterator[list[str]]:
     title = "Sent by one rank for one micro-batch: hand-offs and tensor parallelism"
-    yield draw(title, TRAFFIC, [volume.model_dump() for volume in answer.traffic])
-    yield draw("Numbers of the cluster", CLUSTER, [number.model_dump() for number in answer.cluster_numbers])
-    yield draw("Assumptions", ASSUMPTIONS, [used.model_dump() for used in answer.assumptions])
-    yield draw("Symbols", SYMBOLS, [symbol.model_dump() for symbol in answer.symbols])
+    yield draw(title, TRAFFIC, [volume.as_dict() for volume in answer.traffic])
+    yield draw("Numbers of the cluster", CLUSTER, [number.as_dict() for number in answer.cluster_numbers])
+    yield draw("Assumptions", ASSUMPTIONS, [used.as_dict() for used in answer.assumptions])
+    yield draw("Symbols", SYMBOLS, [symbol.as_dict() for symbol in answer.symbols])
 
 
 def _csv_rows(answer: PlanExplanation) -> Iterable[dict[str, Any]]:
     """One row a term: those of the step, then those of each stage."""
     for part in answer.time.terms:
-        yield {"part": "time", **part.model_dump()}
+        yield {"part": "time", **part.as_dict()}
     for stage in answer.stages:
         for term in stage.terms:
-            yield {"part": "memory", "stage": stage.stage, "moment": stage.moment, **term.model_dump()}
+            yield {"part": "memory", "stage": stage.stage, "moment": stage.moment, **term.as_dict()}
     for volume in answer.traffic:
-        yield {"part": "traffic", **volume.model_dump()}
+        yield {"part": "traffic", **volume.as_dict()}

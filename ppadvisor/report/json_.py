@@ -5,12 +5,22 @@ from __future__ import annotations
 import json
 
 from ppadvisor.report.rows import RowTable, View
+from ppadvisor.specs.base import Struct
 from ppadvisor.specs.version import FORMAT_VERSION, MODEL_VERSION
 
 
 def dump_json(document: object) -> str:
-    """One JSON document with its last line ended; keys in the order given, and no NaN, which JSON does not know."""
-    return json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    """One JSON document with its last line ended; keys in the order given, and no NaN, which JSON does not know.
+
+    A struct is an object of its fields.
+    """
+    return json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False, default=_fields) + "\n"
+
+
+def _fields(struct: object) -> dict[str, object]:
+    if isinstance(struct, Struct):
+        return vars(struct)
+    raise TypeError(f"{type(struct).__name__} is not JSON serializable")
 
 
 def dump_json_line(values: object) -> str:

@@ -193,9 +193,9 @@ def _what_ifs(meeting: Meeting) -> Iterator[str]:
 def _assumptions(meeting: Meeting) -> Iterator[str]:
     yield "<h2>Assumptions</h2>"
     yield "<p>What nobody can know before the run: the value, the range that published runs leave open, the source.</p>"
-    yield table(ASSUMPTIONS, [used.model_dump() for used in meeting.report.problem.assumptions])
+    yield table(ASSUMPTIONS, [used.as_dict() for used in meeting.report.problem.assumptions])
     yield "<h3>Numbers of the cluster</h3>"
-    yield table(CLUSTER, [number.model_dump() for number in meeting.cluster_numbers])
+    yield table(CLUSTER, [number.as_dict() for number in meeting.cluster_numbers])
 
 
 def _reproduce(meeting: Meeting) -> Iterator[str]:

@@ -77,7 +77,7 @@ def plan_rows(estimates: tuple[RankedPlan, ...]) -> list[dict[str, Any]]:
     keys = [column.key for column in COLUMNS if column.key != "rank"]
     rows = []
     for rank, estimate in enumerate(estimates, 1):
-        values = {**dict(estimate.plan), **dict(estimate.memory), **dict(estimate.time)}
+        values = {**vars(estimate.plan), **vars(estimate.memory), **vars(estimate.time)}
         values["recompute"] = estimate.plan.recomputation.text
         rows.append({"rank": rank, **{key: values[key] for key in keys}})
     return rows
@@ -95,7 +95,7 @@ def columns_for(rows: list[dict[str, Any]]) -> tuple[Column, ...]:
 def render_plan(report: PlanReport, format: str, *, width: int, color: bool) -> str:
     """The report in one of FORMATS."""
     if format == "json":
-        return dump_json(report.model_dump(mode="json"))
+        return dump_json(report)
     rows = plan_rows(report.plans)
     if format == "csv":
         return render_rows(COLUMNS, rows, format)

@@ -113,7 +113,7 @@ CSV_QUESTIONS = (
 def render_ranking(report: Ranking, format: str, *, with_rows: bool, width: int, color: bool) -> str:
     """The report in one of FORMATS; json holds scores and rows whether or not rows are asked for."""
     if format == "json":
-        return dump_json(report.model_dump(mode="json"))
+        return dump_json(report)
     columns, rows = (QUESTIONS, _rows(report)) if with_rows else (SCORES, _scores(report))
     if format == "csv":
         keys = CSV_QUESTIONS if with_rows else CSV_SCORES
@@ -129,12 +129,12 @@ def render_ranking(report: Ranking, format: str, *, with_rows: bool, width: int,
 
 
 def _rows(report: Ranking) -> list[Row]:
-    rows = [row.model_dump(mode="json") for row in report.rows]
+    rows = [row.as_dict() for row in report.rows]
     return [{**row, "chosen_ids": _ids(row)} for row in rows]
 
 
 def _scores(report: Ranking) -> list[Row]:
-    return [{"source": name, **score.model_dump()} for name, score in {**report.sources, ALL: report.summary}.items()]
+    return [{"source": name, **score.as_dict()} for name, score in {**report.sources, ALL: report.summary}.items()]
 
 
 def _header(report: Ranking) -> Iterator[str]:

@@ -52,7 +52,7 @@ CSV_KEYS = (
 def render_recipes(report: Recipes, format: str, *, width: int, color: bool) -> str:
     """The report in one of FORMATS."""
     if format == "json":
-        return dump_json(report.model_dump(mode="json"))
+        return dump_json(report)
     rows = _rows(report)
     if format == "csv":
         return render_rows([Column(key, key) for key in CSV_KEYS], rows, format)
@@ -70,12 +70,12 @@ def _rows(report: Recipes) -> list[Row]:
     for number, row in enumerate(report.rows, 1):
         plans = {"recipe": row.recipe, "ours": row.ours, "given_room": row.given_room}
         texts = {name: _with_text(plan) for name, plan in plans.items() if plan is not None}
-        rows.append({**row.model_dump(mode="json"), "number": number, **texts})
+        rows.append({**row.as_dict(), "number": number, **texts})
     return rows
 
 
 def _with_text(told: PlanTold) -> Row:
-    return {**told.model_dump(mode="json"), "text": short_plan(told.plan)}
+    return {**told.as_dict(), "text": short_plan(told.plan)}
 
 
 def _header(report: Recipes) -> Iterator[str]:

@@ -99,7 +99,7 @@ POINT_COLUMNS = (
 )
 ONLY_WHERE_USED = ("price_per_gpu_hour", "cost", "goodput_fraction")
 """Columns that say nothing where nobody gave prices or failures."""
-PLAN_KEYS = tuple(key for key in _OF_PLANS if key in PlanSpec.model_fields and key != "layers_per_stage")
+PLAN_KEYS = tuple(key for key in _OF_PLANS if key in PlanSpec.names() and key != "layers_per_stage")
 CSV = (
     *(Column(key, key) for key in ("candidate", "price_per_gpu_hour", "num_gpus", "days", "days_low", "days_high")),
     *(Column(key, key) for key in ("gpu_hours", "cost", "meets_targets", "pareto", "answers", "scaling_efficiency")),
@@ -114,7 +114,7 @@ WORTH_HINTS: tuple[Question, ...] = ("fewest_that_meet", "cheapest", "fastest")
 def render_size(report: SizeReport, format: str, *, width: int, color: bool) -> str:
     """The report in one of FORMATS."""
     if format == "json":
-        return dump_json(report.model_dump(mode="json"))
+        return dump_json(report)
     rows = [_row(point) for point in report.points]
     if format == "csv":
         return render_rows(CSV, [_csv_row(point, report) for point in report.points], format)
@@ -140,7 +140,7 @@ def render_size(report: SizeReport, format: str, *, width: int, color: bool) -> 
 
 def _row(point: SizePoint) -> dict[str, Any]:
     """One row for people."""
-    return {"number": point.candidate + 1, **dict(point)}
+    return {"number": point.candidate + 1, **vars(point)}
 
 
 def _csv_row(point: SizePoint, report: SizeReport) -> dict[str, Any]:
@@ -148,11 +148,11 @@ def _csv_row(point: SizePoint, report: SizeReport) -> dict[str, Any]:
     candidate, plan = report.candidates[point.candidate], point.plan
     sizes = {key: getattr(plan, key) for key in PLAN_KEYS} | {"recompute": plan.recomputation.text}
     named = {"candidate": candidate.name, "price_per_gpu_hour": candidate.price_per_gpu_hour}
-    return {**dict(point), **sizes, **named}
+    return {**vars(point), **sizes, **named}
 
 
 def _candidate_rows(report: SizeReport) -> list[dict[str, Any]]:
-    return [{"number": number, **candidate.model_dump()} for number, candidate in enumerate(report.candidates, 1)]
+    return [{"number": number, **candidate.as_dict()} for number, candidate in enumerate(report.candidates, 1)]
 
 
 def _used(columns: Sequence[Column], rows: Sequence[Row]) -> list[Column]:

@@ -66,7 +66,7 @@ SHARED_COLUMNS = tuple(
     for column in (input_column("global_batch_size", ()), *RANKED_COLUMNS)
     if column.key in SweepRow.model_fields
 )
-PLAN_COLUMNS = tuple(c for c in SHARED_COLUMNS if c.key in PlanSpec.model_fields or c.key == "global_batch_size")
+PLAN_COLUMNS = tuple(c for c in SHARED_COLUMNS if c.key in PlanSpec.names() or c.key == "global_batch_size")
 ANSWER_COLUMNS = (
     *(column for column in SHARED_COLUMNS if column not in PLAN_COLUMNS),
     Column("verdict", "verdict", justify="left", derive=_verdict),

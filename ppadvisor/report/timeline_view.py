@@ -20,7 +20,7 @@ def render_timeline(timeline: Timeline, format: str, view: View, about: Sequence
     if format == "json":
         from ppadvisor.report.timeline_document import document_of
 
-        return dump_json(document_of(timeline).model_dump(mode="json"))
+        return dump_json(document_of(timeline))
     columns, rows = columns_of(timeline.makespan_s, of_plan=timeline.plan is not None), rank_rows(timeline)
     if format == "csv":
         return render_rows(columns, rows, format)
@@ -39,7 +39,7 @@ def render_timeline(timeline: Timeline, format: str, view: View, about: Sequence
 def render_nothing(answer: NothingToExplain, format: str) -> str:
     """That there is no timeline, and why, in one of FORMATS."""
     if format == "json":
-        return dump_json(answer.model_dump(mode="json"))
+        return dump_json(answer)
     if format == "csv":
         return render_rows(columns_of(1.0, of_plan=True), [], format)
     return f"Nothing to draw: {answer.note}\n"

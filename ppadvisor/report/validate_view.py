@@ -92,7 +92,7 @@ WRITTEN: dict[Unit, tuple[str, Callable[[float], str]]] = {
 def render_validation(report: Validation, format: str, *, with_rows: bool, width: int, color: bool) -> str:
     """The report in one of FORMATS; json holds scores and rows whether or not rows are asked for."""
     if format == "json":
-        return dump_json(report.model_dump(mode="json"))
+        return dump_json(report)
     columns, rows = _measured(report) if with_rows else _scores(report)
     if format == "csv":
         return render_rows([Column(key, key) for key in _csv_keys(report, columns, rows, with_rows)], rows, format)
@@ -122,16 +122,16 @@ def _csv_keys(report: Validation, columns: Sequence[Column], rows: Sequence[Row]
             return [column.key for column in columns]
         more = FITS_IN_CSV if isinstance(report.summary, FitScore) else ERRORS_IN_CSV
         return [*(column.key for column in columns), *(f"{FORMULA}.{key}" for key in more)]
-    parts = [f"{FORMULA}.{key}" for key in FormulaRow.model_fields]
+    parts = [f"{FORMULA}.{key}" for key in FormulaRow.names()]
     return [*(key for key in rows[0] if key != FORMULA), *parts]
 
 
 def _scores(report: Validation) -> tuple[tuple[Column, ...], list[Row]]:
     sources = {**report.sources, ALL: report.summary}
     if isinstance(report.summary, FitScore):
-        return FITS, [{"source": name, **score.model_dump()} for name, score in sources.items()]
+        return FITS, [{"source": name, **score.as_dict()} for name, score in sources.items()]
     if isinstance(report.summary, PointScore):
-        return POINTS, [{"source": name, **score.model_dump()} for name, score in sources.items()]
+        return POINTS, [{"source": name, **score.as_dict()} for name, score in sources.items()]
     lines = [line for name, score in sources.items() if isinstance(score, SourceErrors) for line in _lines(name, score)]
     return _filled(SCORES, lines), lines
 
@@ -142,7 +142,7 @@ def _lines(source: str, score: SourceErrors) -> Iterator[Row]:
     if len(parts) != 1:
         parts = {**parts, ALL: score}
     for quantity, part in parts.items():
-        yield {"source": source, "quantity": quantity, **part.model_dump(exclude={"quantities"})}
+        yield {"source": source, "quantity": quantity, **part.as_dict(("quantities",))}
 
 
 def _measured(report: Validation) -> tuple[tuple[Column, ...], list[Row]]:
@@ -173,7 +173,7 @@ def _measured(report: Validation) -> tuple[tuple[Column, ...], list[Row]]:
 
 
 def _dumped(report: Validation) -> list[Row]:
-    return [row.model_dump(mode="json") for row in report.rows]
+    return [row.as_dict() for row in report.rows]
 
 
 def _filled(columns: Sequence[Column], rows: Sequence[Row]) -> tuple[Column, ...]:

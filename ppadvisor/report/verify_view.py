@@ -100,8 +100,8 @@ def _run_lines(report: RunReport) -> Iterator[str]:
 def render_verification(report: VerifyReport, format: str, *, width: int, color: bool) -> str:
     """The report in one of FORMATS; csv has the rows of the first table."""
     if format == "json":
-        return dump_json(report.model_dump(mode="json"))
-    tables = [(columns, [row.model_dump() for row in rows], title) for columns, rows, title in _tables(report) if rows]
+        return dump_json(report)
+    tables = [(columns, [row.as_dict() for row in rows], title) for columns, rows, title in _tables(report) if rows]
     if format == "csv":
         columns, rows, _ = tables[0]
         return render_rows(columns, rows, format)

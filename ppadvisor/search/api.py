@@ -117,7 +117,7 @@ def with_bands(best: list[PlanEstimate], drawn: Stability | None) -> tuple[Ranke
         RankedPlan(
             plan=estimate.plan,
             memory=estimate.memory,
-            time=RankedTime(**dict(estimate.time), step_time_low_s=low, step_time_high_s=high),
+            time=RankedTime(**vars(estimate.time), step_time_low_s=low, step_time_high_s=high),
         )
         for estimate, low, high in bands
     )
@@ -135,7 +135,7 @@ def echo(problem: Problem, pins: Pins, ranked: Ranked, margin: float) -> Problem
         tokens_per_step=problem.training.tokens_per_step,
         framework=problem.framework.id,
         margin_fraction=margin,
-        pins={name: list(values) for name, values in pins.given().items()},
+        pins=pins.listed(),
         searched=ranked.space.searched,
         num_combinations=ranked.space.num_combinations,
         assumptions=tuple(AssumptionUsed(name=f.name, **vars(getattr(assumed, f.name))) for f in fields(assumed)),

@@ -66,7 +66,7 @@ def with_fewer_layers(problem: Problem, estimate: PlanEstimate, *, margin: float
     plan = estimate.plan
     if plan.recompute_method != "block" or not plan.recompute_num_layers or plan.recompute_num_layers == 1:
         return estimate
-    fewer = plan.model_copy(update={"recompute_num_layers": plan.recompute_num_layers - 1})
+    fewer = plan.changed(recompute_num_layers=plan.recompute_num_layers - 1)
     even = balanced_split(problem.model.num_layers, len(plan.layers_per_chunk))
     splits = {plan.layers_per_chunk}
     if even and problem.framework.splits is None:

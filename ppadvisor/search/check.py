@@ -58,7 +58,7 @@ def check(subject: Subject, *, gates: Sequence[Gate] = ()) -> CheckReport:
         raise InputError(f"--gate needs an estimate: {subject.missing()}")
     judged = Judged() if problem is None else _judged(subject, problem)
     return CheckReport(
-        **dict(judgement(subject, judged.estimate)),
+        **vars(judgement(subject, judged.estimate)),
         best=judged.best,
         best_needs=judged.best_needs,
         regret_fraction=judged.regret,

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from ppadvisor.engine.results import PlanEstimate, Result
-from ppadvisor.specs.base import Shown
 from ppadvisor.specs.cluster import ClusterSpec
 from ppadvisor.specs.model import ModelSpec
 from ppadvisor.specs.plan import PlanSpec
 from ppadvisor.specs.training import TrainingSpec
 from ppadvisor.specs.version import FORMAT_VERSION, MODEL_VERSION
+
+if TYPE_CHECKING:
+    from ppadvisor.specs.kinds import Shown
 
 
 class BrokenRule(Result):
@@ -29,10 +31,13 @@ class BrokenRule(Result):
     """The place in the trainer's own code."""
 
 
+NoticeKind = Literal["not_modelled", "not_understood", "no_effect", "slow", "assumed", "missing"]
+
+
 class Notice(Result):
     """Something to know that breaks no rule."""
 
-    kind: Literal["not_modelled", "not_understood", "no_effect", "slow", "assumed", "missing"]
+    kind: NoticeKind
     message: Shown
     flags: tuple[Shown, ...]
     file: str

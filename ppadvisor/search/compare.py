@@ -110,7 +110,7 @@ def compare(asked: tuple[ProblemEcho, ProblemEcho], plans: tuple[PlanSpec, PlanS
     for name, problem_asked, plan in zip("AB", asked, plans, strict=True):
         problem = legal_problem(problem_asked, plan)
         if isinstance(problem, NothingToExplain):
-            return problem.model_copy(update={"note": f"{name}: {problem.note}"})
+            return problem.changed(note=f"{name}: {problem.note}")
         problems.append(problem)
         estimates.append(estimate_plan(problem, plan, margin=problem_asked.margin_fraction))
     a, b = estimates
@@ -119,14 +119,14 @@ def compare(asked: tuple[ProblemEcho, ProblemEcho], plans: tuple[PlanSpec, PlanS
 
 def check_same_question(asked: tuple[ProblemEcho, ProblemEcho]) -> None:
     """InputError that names what differs where the two problems are not one question."""
-    a, b = ({**one.model_dump(), "assumptions": _assumed(one)} for one in asked)
+    a, b = ({**one.as_dict(), "assumptions": _assumed(one)} for one in asked)
     different = [text for part in ("model", "cluster", "training", "assumptions") for text in _named(part, a, b)]
     if different:
         raise InputError(f"the two plans answer different questions: {'; '.join(different)}")
 
 
 def _assumed(asked: ProblemEcho) -> dict[str, Any]:
-    return {used.name: used.model_dump() for used in asked.assumptions}
+    return {used.name: used.as_dict() for used in asked.assumptions}
 
 
 def _named(part: str, a: Mapping[str, Any], b: Mapping[str, Any]) -> list[str]:
@@ -179,7 +179,7 @@ def _whole(estimate: PlanEstimate) -> PlanCompared:
     time = estimate.time
     return PlanCompared(
         plan=estimate.plan,
-        memory=MemoryExplained(**estimate.memory.model_dump(include=set(MemoryExplained.model_fields))),
+        memory=MemoryExplained(**estimate.memory.some(MemoryExplained.names())),
         step_time_s=time.step_time_s,
         tokens_per_s=time.tokens_per_s,
         model_flops_utilization=time.model_flops_utilization,
@@ -215,7 +215,7 @@ def paired_stages(
 
 
 def _held(stage: StageMemory) -> StageHeld:
-    return StageHeld(**stage.model_dump(include=set(StageHeld.model_fields)))
+    return StageHeld(**stage.some(StageHeld.names()))
 
 
 def _binding_terms(a: PlanEstimate, b: PlanEstimate) -> tuple[TermCompared, ...]:

@@ -109,9 +109,10 @@ def _regressions(
     times = one.time.step_time_s, other.time.step_time_s
     if not same:
         times = times[0] / base.tokens_per_step, times[1] / head.tokens_per_step
+    peaks = float(one.memory.peak_bytes), float(other.memory.peak_bytes)
     measured: tuple[tuple[Metric, float, float, str], ...] = (
         ("step_time_s" if same else "time_per_token_s", *times, _most_grown(one.time.terms, other.time.terms)),
-        ("peak_bytes", one.memory.peak_bytes, other.memory.peak_bytes, _most_grown(*map(binding_terms, (one, other)))),
+        ("peak_bytes", *peaks, _most_grown(*map(binding_terms, (one, other)))),
     )
     for metric, before, after, grown in measured:
         worse = after / before - 1

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
 from ppadvisor.engine.problem import Problem
+from ppadvisor.errors import printable
 from ppadvisor.frameworks.configuration import Configuration, Said
 from ppadvisor.search.compare import differences
 from ppadvisor.search.diff_results import FieldChanged, OptionChanged, Part
@@ -70,9 +71,9 @@ def _value(side: Configuration, name: str) -> str | None:
 def _option(name: str, base: Said | None, head: Said | None, unseen: set[str]) -> OptionChanged:
     field = next((one.says for one in (head, base) if one is not None), None)
     return OptionChanged(
-        option=name,
-        base=None if base is None else base.value,
-        head=None if head is None else head.value,
+        option=printable(name),
+        base=None if base is None else printable(base.value),
+        head=None if head is None else printable(head.value),
         base_line=None if base is None else base.line,
         head_line=None if head is None else head.line,
         effect="not_modelled" if name in unseen else "modelled" if field else "other",
@@ -99,7 +100,7 @@ def _parts(subject: Subject, problem: Problem | None) -> dict[str, Values | None
 def _plan(plan: PlanSpec) -> Values:
     """Recomputation in one word; chunks only where they say more than the stages."""
     chunks = {"layers_per_chunk"} if plan.virtual_stages == 1 else set()
-    values = plan.model_dump(mode="json", exclude=RECOMPUTATION | chunks)
+    values = plan.as_dict(RECOMPUTATION | chunks)
     return {**values, "recompute": plan.recomputation.text}
 
 
@@ -108,7 +109,7 @@ def _training(configuration: Configuration, problem: Problem | None) -> Values |
     training, plan = configuration.training, configuration.plan
     if training is None:
         return None
-    values = training.model_dump(mode="json")
+    values = training.as_dict()
     if plan is not None:
         values["sequence_parallel"] = training.sequence_parallel and plan.tensor_parallel > 1
     if problem is not None:
@@ -121,7 +122,7 @@ def _training(configuration: Configuration, problem: Problem | None) -> Values |
 
 def _model(model: ModelSpec) -> Values:
     """Which layers have experts or a window by their numbers, shared experts as the one that they act as."""
-    values = model.model_dump(mode="json", exclude={"sliding_window_period"})
+    values = model.as_dict(("sliding_window_period",))
     values["norm_bias"] = model.has_norm_bias
     layers = range(model.num_layers)
     windowed = model.sliding_window is not None
@@ -129,7 +130,7 @@ def _model(model: ModelSpec) -> Values:
     values["mla"] = values["mla"] or {}
     values["moe"] = {}
     if model.moe is not None:
-        experts = model.moe.model_dump(mode="json", exclude=EXPERT_LAYERS | SHARED_EXPERTS)
+        experts = model.moe.as_dict(EXPERT_LAYERS | SHARED_EXPERTS)
         experts["shared_experts_ffn_hidden_size"] = model.moe.shared_experts_ffn_hidden_size
         values["moe"] = {**experts, "moe_layers": [n for n in layers if model.is_moe_layer(n)]}
     return values
@@ -137,5 +138,5 @@ def _model(model: ModelSpec) -> Values:
 
 def _cluster(cluster: ClusterSpec) -> Values:
     """The GPU by its name, and by its numbers, which may have been changed under the same name."""
-    values = cluster.model_dump(mode="json")
+    values = cluster.as_dict()
     return {**values, "gpu": {"model": cluster.gpu.name, **values["gpu"]}}

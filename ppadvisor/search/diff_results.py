@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
-from pydantic import JsonValue
+from typing import TYPE_CHECKING, Literal
 
 from ppadvisor.engine.results import Result
 from ppadvisor.search.check_results import Answer, Judgement
 from ppadvisor.search.compare import StageHeld
-from ppadvisor.specs.base import Shown
+
+if TYPE_CHECKING:
+    from ppadvisor.specs.kinds import JsonValue, Shown
 
 Metric = Literal["step_time_s", "time_per_token_s", "peak_bytes"]
 Part = Literal["plan", "training", "model", "cluster", "margin", "assumptions"]

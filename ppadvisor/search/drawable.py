@@ -51,7 +51,7 @@ def _shown_microbatches(plan: PlanSpec) -> int | None:
 
 
 def _with_microbatches(plan: PlanSpec, num_microbatches: int) -> PlanSpec:
-    return plan.model_copy(update={"num_microbatches": num_microbatches})
+    return plan.changed(num_microbatches=num_microbatches)
 
 
 def _group(plan: PlanSpec) -> int | None:

@@ -142,7 +142,7 @@ def assumptions_in(asked: ProblemEcho) -> Assumptions:
     for used in asked.assumptions:
         if not (math.isfinite(used.low) and math.isfinite(used.high) and used.low <= used.value <= used.high):
             raise InputError(f"assumption {used.name}: {used.value:g} is not within {used.low:g} to {used.high:g}")
-    given = {used.name: Assumption(**used.model_dump(exclude={"name"})) for used in asked.assumptions}
+    given = {used.name: Assumption(**used.as_dict(("name",))) for used in asked.assumptions}
     return replace(Assumptions(), **given)
 
 
@@ -182,7 +182,7 @@ def _explanation(problem: Problem, estimate: PlanEstimate, asked: ProblemEcho) -
         training=problem.training,
         margin_fraction=asked.margin_fraction,
         plan=estimate.plan,
-        memory=MemoryExplained(**memory.model_dump(include=set(MemoryExplained.model_fields))),
+        memory=MemoryExplained(**memory.some(MemoryExplained.names())),
         bubble=parts.bubble,
         model_flops_utilization=parts.utilization,
         time=TimeExplained(
@@ -210,11 +210,13 @@ def cluster_numbers(problem: Problem) -> tuple[ClusterNumber, ...]:
         "hbm_bandwidth_bytes_per_s": (gpu.hbm_bandwidth_bytes_per_s, gpu.source),
     }
     numbers = [
-        ClusterNumber(name=f"gpu.{name}", value=value, source=cluster.provenance.get(f"gpu.{name}", source))
+        ClusterNumber(name=f"gpu.{name}", value=float(value), source=cluster.provenance.get(f"gpu.{name}", source))
         for name, (value, source) in of_gpu.items()
     ]
     links = [
-        ClusterNumber(name=name, value=getattr(cluster, name), source=cluster.provenance.get(name, cluster.source))
+        ClusterNumber(
+            name=name, value=float(getattr(cluster, name)), source=cluster.provenance.get(name, cluster.source)
+        )
         for name in LINKS
     ]
     return (*numbers, *links)

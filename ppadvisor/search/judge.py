@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import cast
 
 from ppadvisor import frameworks
 from ppadvisor.engine.evaluate import estimate_plan
 from ppadvisor.engine.problem import Problem
 from ppadvisor.engine.results import PlanEstimate
 from ppadvisor.engine.tables import table_of
-from ppadvisor.errors import InputError
+from ppadvisor.errors import InputError, printable
 from ppadvisor.frameworks.configuration import Configuration
 from ppadvisor.search.api import DEFAULT_MARGIN, make_problem
-from ppadvisor.search.check_results import BrokenRule, Judgement, Notice
+from ppadvisor.search.check_results import BrokenRule, Judgement, Notice, NoticeKind
 from ppadvisor.search.constraints import legal_plans
 from ppadvisor.specs.assumptions import Assumptions
 from ppadvisor.specs.cluster import ClusterSpec
@@ -88,15 +89,30 @@ def judgement(subject: Subject, estimate: PlanEstimate | None) -> Judgement:
 
 def _rules(configuration: Configuration) -> tuple[BrokenRule, ...]:
     return tuple(
-        BrokenRule.model_validate(
-            {**vars(broken), "outcome": broken.outcome.value, "file": configuration.file}, strict=False
+        BrokenRule(
+            rule=broken.rule,
+            outcome=broken.outcome.value,
+            message=printable(broken.message),
+            flags=tuple(map(printable, broken.flags)),
+            file=configuration.file,
+            line=broken.line,
+            source=broken.source,
         )
         for broken in configuration.broken
     )
 
 
 def _notices(configuration: Configuration) -> tuple[Notice, ...]:
-    return tuple(Notice.model_validate({**vars(one), "file": configuration.file}) for one in configuration.remarks)
+    return tuple(
+        Notice(
+            kind=cast(NoticeKind, one.kind),
+            message=printable(one.message),
+            flags=tuple(map(printable, one.flags)),
+            file=configuration.file,
+            line=one.line,
+        )
+        for one in configuration.remarks
+    )
 
 
 def _why_no_estimate(subject: Subject, estimate: PlanEstimate | None) -> tuple[Notice, ...]:
@@ -107,4 +123,4 @@ def _why_no_estimate(subject: Subject, estimate: PlanEstimate | None) -> tuple[N
         return ()
     barred = legal_plans(problem, table_of(plan))[2]
     text = f"{barred[0].message}: nothing is estimated" if barred else "nothing is estimated"
-    return (Notice(kind="not_modelled", message=text, flags=(), file=configuration.file, line=None),)
+    return (Notice(kind="not_modelled", message=printable(text), flags=(), file=configuration.file, line=None),)

@@ -87,7 +87,7 @@ def best_move(problem: Problem, current: PlanEstimate, *, margin: float, fixed: 
 
 def with_sequence_parallel(problem: Problem) -> Problem:
     """The same with norms and residuals divided over t, which costs nothing where t > 1."""
-    return replace(problem, training=problem.training.model_copy(update={"sequence_parallel": True}))
+    return replace(problem, training=problem.training.changed(sequence_parallel=True))
 
 
 def _moves(problem: Problem, plan: PlanSpec, margin: float, fixed: tuple[str, ...]) -> list[Moved]:

@@ -62,7 +62,7 @@ def _changes(problem: Problem, pins: Pins, margin: float) -> list[Change]:
         sharded = pins.with_values(optimizer_sharding=(most,))
         trials.append((f"optimizer_sharding = {most} (ZeRO-{most})", problem, sharded))
     if problem.training.loss != "fused":
-        fused = replace(problem, training=problem.training.model_copy(update={"loss": "fused"}))
+        fused = replace(problem, training=problem.training.changed(loss="fused"))
         trials.append(("a fused cross entropy (loss = fused)", fused, pins))
     found = [change for title, changed, with_pins in trials for change in _try(title, changed, with_pins, margin)]
     return found + _more_gpus(problem, pins, margin)
@@ -83,7 +83,7 @@ def _grown(cluster: ClusterSpec, gpus: int) -> ClusterSpec:
     node = cluster.gpus_per_node
     if cluster.num_gpus == node < cluster.gpu.gpus_per_node:
         node = min(cluster.gpu.gpus_per_node, gpus)
-    return cluster.model_copy(update={"num_gpus": gpus, "gpus_per_node": node})
+    return cluster.changed(num_gpus=gpus, gpus_per_node=node)
 
 
 def _try(title: str, problem: Problem, pins: Pins, margin: float) -> list[Change]:

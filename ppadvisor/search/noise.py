@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -50,7 +51,7 @@ def drawn_steps(problem: Problem, estimates: Sequence[PlanEstimate]) -> FloatArr
 
 
 def _name(plan: PlanSpec) -> str:
-    return plan.model_dump_json()
+    return json.dumps(plan.as_dict(), separators=(",", ":"))
 
 
 def quantile(draws: FloatArray, share: float) -> FloatArray:

@@ -41,6 +41,10 @@ class Pins:
         pairs = ((f.name, getattr(self, f.name)) for f in fields(self))
         return {name: value for name, value in pairs if value is not None}
 
+    def listed(self) -> dict[str, list[int] | list[str]]:
+        """The same as answers show them."""
+        return {name: [*values] for name, values in self.given().items()}
+
     def describe(self) -> str:
         """The pins as a reader knows them, for messages."""
         return ", ".join(f"{name} = {'|'.join(map(str, values))}" for name, values in self.given().items()) or "none"

@@ -176,10 +176,10 @@ def size_report(
         losses=SizeLosses(**vars(wanted.run.losses)),
         margin_fraction=wanted.run.margin,
         assumptions=assumptions,
-        pins={name: list(values) for name, values in pins.given().items()},
+        pins=pins.listed(),
         candidates=told,
         points=tuple(
-            point.model_copy(update={"pareto": is_pareto, "answers": tuple(asked[index])})
+            point.changed(pareto=is_pareto, answers=tuple(asked[index]))
             for index, (point, is_pareto) in enumerate(zip(points, pareto(points), strict=True))
         ),
         no_plan=no_plan,

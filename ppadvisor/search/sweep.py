@@ -11,11 +11,11 @@ from functools import partial
 from hashlib import sha256
 from typing import Any
 
-from pydantic import ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from ppadvisor.engine.evaluate import estimate_plan
 from ppadvisor.engine.problem import Problem
-from ppadvisor.engine.results import PlanEstimate, Rejection, Result, Verdict
+from ppadvisor.engine.results import PlanEstimate, Rejection, Verdict
 from ppadvisor.engine.tables import plan_of
 from ppadvisor.errors import InputError
 from ppadvisor.search.advise import miss_note
@@ -23,7 +23,7 @@ from ppadvisor.search.pins import Pins
 from ppadvisor.search.ranking import MEMORY_REASONS, Ranked, nearest_row, rank
 from ppadvisor.search.shortlist import best_estimates, fitting_estimates
 from ppadvisor.search.workers import ordered_map
-from ppadvisor.specs.base import PositiveInt
+from ppadvisor.specs.kinds import PositiveInt
 from ppadvisor.specs.version import FORMAT_VERSION, MODEL_VERSION
 
 AxisValue = bool | int | float | str
@@ -51,13 +51,13 @@ class Point:
     """Makes the question; InputError where the values contradict each other."""
 
 
-class SweepRow(Result):
+class SweepRow(BaseModel):
     """One point: its axis values, and its best plan; where none fits the reason, and the plan nearest to fitting.
 
     An axis that is a quantity of the plan is the field of that name, any other one is a field besides.
     """
 
-    model_config = ConfigDict(extra="allow")
+    model_config = ConfigDict(frozen=True, extra="allow", json_schema_serialization_defaults_required=True)
     __pydantic_extra__: dict[str, AxisValue] = Field(init=False)
 
     global_batch_size: PositiveInt | None = None
@@ -89,8 +89,10 @@ class SweepRow(Result):
     reason: str | None = None
 
 
-class SweepQuestion(Result):
+class SweepQuestion(BaseModel):
     """What a sweep asks, and of which version of the model."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", json_schema_serialization_defaults_required=True)
 
     format_version: str = FORMAT_VERSION
     model_version: str = MODEL_VERSION
@@ -154,7 +156,7 @@ def answer_point(point: Point, *, margin: float, quick: bool = False) -> SweepRo
     if estimate is None:
         rejection = _main_rejection(ranked)
         return _without_plan(point.values, rejection.code, rejection.message)
-    known: dict[str, Any] = dict(estimate.plan) | dict(estimate.memory) | dict(estimate.time)
+    known: dict[str, Any] = vars(estimate.plan) | vars(estimate.memory) | vars(estimate.time)
     found = {name: known[name] for name in SweepRow.model_fields if name in known}
     found["recompute"] = estimate.plan.recomputation.text
     found["global_batch_size"] = problem.training.global_batch_size

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pydantic import model_validator
-
 from ppadvisor.specs.base import Spec
 
 
@@ -15,8 +13,7 @@ class CalibratedAssumption(Spec):
     high: float
     source: str
 
-    @model_validator(mode="after")
-    def _within_its_range(self) -> CalibratedAssumption:
+    def check(self) -> None:
+        """ValueError where the value is not within its range."""
         if not self.low <= self.value <= self.high:
             raise ValueError(f"value {self.value:g} is not within low {self.low:g} and high {self.high:g}")
-        return self

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from dataclasses import field
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from pydantic import Field, model_validator
-
-from ppadvisor.specs.base import PositiveBytes, PositiveFloat, PositiveInt, Spec
+from ppadvisor.specs.base import Spec, check_count
 from ppadvisor.specs.calibrated import CalibratedAssumption
+
+if TYPE_CHECKING:
+    from ppadvisor.specs.kinds import Field, PositiveBytes, PositiveFloat, PositiveInt
 
 Precision = Literal["bf16", "fp16", "fp32", "fp8"]
 
@@ -49,16 +51,16 @@ class ClusterSpec(Spec):
     gpus_per_node: PositiveInt
     intra_node_bandwidth_bytes_per_s: PositiveFloat
     inter_node_bandwidth_bytes_per_s: PositiveFloat
-    provenance: dict[str, str] = Field(default_factory=dict)
+    provenance: dict[str, str] = field(default_factory=dict)
     """Field name -> where its number comes from (`given`, `preset ...`, `default ...`)."""
-    calibrated: dict[str, CalibratedAssumption] = Field(default_factory=dict)
+    calibrated: dict[str, CalibratedAssumption] = field(default_factory=dict)
     """Assumptions that were measured on this cluster, by name: `ppadvisor calibrate` writes them."""
 
-    @model_validator(mode="after")
-    def _whole_nodes(self) -> ClusterSpec:
+    def check(self) -> None:
+        """ValueError for another number of GPUs than there can be, and where the nodes are not whole."""
+        check_count("num_gpus", self.num_gpus, MAX_GPUS)
         if self.num_gpus > self.gpus_per_node and self.num_gpus % self.gpus_per_node:
             raise ValueError(
                 f"num_gpus (--gpus) must be a whole number of nodes: got {self.num_gpus} GPUs in nodes of "
                 f"{self.gpus_per_node}; give gpus_per_node (--gpus-per-node) too"
             )
-        return self

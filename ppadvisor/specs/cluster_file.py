@@ -42,7 +42,7 @@ def read_cluster(path: Path) -> ClusterSpec:
 
 def cluster_toml(cluster: ClusterSpec) -> str:
     """The file that reads as this cluster: the same text for the same cluster."""
-    data = cluster.model_dump()
+    data = cluster.as_dict()
     preset = next((name for name in preset_names("gpus") if load_gpu(name) == cluster.gpu), None)
     data["gpu"] = preset or data["gpu"]
     return "\n".join(_lines(data, ())) + "\n"

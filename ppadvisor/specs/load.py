@@ -14,10 +14,10 @@ from ppadvisor.errors import InputError, unknown_name
 from ppadvisor.specs.assumptions import Assumptions
 from ppadvisor.specs.cluster import ClusterSpec, GpuSpec
 from ppadvisor.specs.files import read_mapping
-from ppadvisor.specs.model import ModelSpec
-from ppadvisor.specs.stack import StackSpec
+from ppadvisor.specs.model import MlaSpec, ModelSpec, MoeSpec
+from ppadvisor.specs.stack import Constant, StackSpec
 from ppadvisor.specs.training import TrainingSpec
-from ppadvisor.specs.validation import validate
+from ppadvisor.specs.validation import trust, validate
 
 PresetKind = Literal["models", "gpus", "clusters", "stacks"]
 
@@ -48,21 +48,27 @@ def resolve_preset(kind: PresetKind, name: str) -> str:
 def preset_data(kind: PresetKind, name: str) -> dict[str, Any]:
     """The fields of a preset as they stand in its TOML file."""
     text = (_folder(kind) / f"{resolve_preset(kind, name)}.toml").read_text(encoding="utf-8")
-    return tomllib.loads(text)
+    data = tomllib.loads(text)
+    return {key: tuple(value) if isinstance(value, list) else value for key, value in data.items()}
 
 
 @cache  # presets do not change while a program runs, and a sweep asks for the same ones again and again
 def load_gpu(name: str) -> GpuSpec:
     """A GPU preset by its id or an unambiguous beginning of it."""
     gpu_id = resolve_preset("gpus", name)
-    return validate(GpuSpec, preset_data("gpus", gpu_id), f"preset gpus/{gpu_id}.toml")
+    return trust(GpuSpec, preset_data("gpus", gpu_id), f"preset gpus/{gpu_id}.toml")
 
 
 @cache
 def load_stack(name: str) -> StackSpec:
     """A software stack preset by its id or an unambiguous beginning of it."""
     stack_id = resolve_preset("stacks", name)
-    return validate(StackSpec, {"id": stack_id, **preset_data("stacks", stack_id)}, f"preset stacks/{stack_id}.toml")
+    data, where = preset_data("stacks", stack_id), f"preset stacks/{stack_id}.toml"
+    data["constants"] = {
+        generation: {name: trust(Constant, constant, where) for name, constant in constants.items()}
+        for generation, constants in data["constants"].items()
+    }
+    return trust(StackSpec, {"id": stack_id, **data}, where)
 
 
 def assumptions_of(
@@ -87,7 +93,7 @@ def load_cluster(name: str, num_gpus: int | None = None) -> ClusterSpec:
         data = preset_data("clusters", cluster_id)
         data["gpu"] = load_gpu(data["gpu"])
         links = ("intra_node_bandwidth_bytes_per_s", "inter_node_bandwidth_bytes_per_s")
-        cluster = validate(ClusterSpec, data | {"provenance": dict.fromkeys(links, origin)}, origin)
+        cluster = trust(ClusterSpec, data | {"provenance": dict.fromkeys(links, origin)}, origin)
     return with_num_gpus(cluster, num_gpus, origin)
 
 
@@ -95,8 +101,12 @@ def with_num_gpus(cluster: ClusterSpec, num_gpus: int | None, where: str = "clus
     """The same machines in another number, where one is given: whole nodes, or a part of one."""
     if num_gpus is None:
         return cluster
-    node = min(cluster.gpus_per_node, num_gpus)
-    return validate(ClusterSpec, dict(cluster) | {"num_gpus": num_gpus, "gpus_per_node": node}, where)
+    return validate(ClusterSpec, fields_for(cluster, num_gpus), where)
+
+
+def fields_for(cluster: ClusterSpec, num_gpus: int) -> dict[str, Any]:
+    """The fields of the same machines in another number."""
+    return {**vars(cluster), "num_gpus": num_gpus, "gpus_per_node": min(cluster.gpus_per_node, num_gpus)}
 
 
 def load_model(name: str) -> ModelSpec:
@@ -123,7 +133,10 @@ def _is_directory(path: Path) -> bool:
 @cache
 def _model_preset(name: str) -> ModelSpec:
     model_id = resolve_preset("models", name)
-    return validate(ModelSpec, preset_data("models", model_id), f"preset models/{model_id}.toml")
+    data, where = preset_data("models", model_id), f"preset models/{model_id}.toml"
+    kinds: dict[str, type[MoeSpec | MlaSpec]] = {"moe": MoeSpec, "mla": MlaSpec}
+    parts = {name: trust(kind, data[name], where) for name, kind in kinds.items() if name in data}
+    return trust(ModelSpec, data | parts, where)
 
 
 def model_of_hf(name: str) -> ModelSpec | None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from pydantic import Field, model_validator
+from ppadvisor.specs.base import Spec
 
-from ppadvisor.specs.base import Indices, NonNegativeInt, PositiveInt, Shown, Spec
+if TYPE_CHECKING:
+    from ppadvisor.specs.kinds import Field, Indices, NonNegativeInt, PositiveInt, Shown
 
 Normalization = Literal["layernorm", "rmsnorm"]
 PositionalEmbedding = Literal["learned", "rope", "alibi", "none"]
@@ -59,15 +60,14 @@ class MoeSpec(Spec):
         """Width of all shared experts together, which act as one; 0 where there is none."""
         return self.num_shared_experts * (self.shared_expert_ffn_hidden_size or 0)
 
-    @model_validator(mode="after")
-    def _consistent(self) -> MoeSpec:
+    def check(self) -> None:
+        """ValueError where fields contradict each other."""
         if self.experts_per_token > self.num_experts:
             raise ValueError(
                 f"experts_per_token must be at most num_experts: got {self.experts_per_token} of {self.num_experts}"
             )
         if self.num_shared_experts and self.shared_expert_ffn_hidden_size is None:
             raise ValueError("num_shared_experts needs shared_expert_ffn_hidden_size (width of one shared expert)")
-        return self
 
 
 class MlaSpec(Spec):
@@ -130,7 +130,7 @@ class ModelSpec(Spec):
     mla: MlaSpec | None = None
     mtp_num_layers: Annotated[NonNegativeInt, Field(le=MAX_LAYERS)] = 0
     """Multi-token-prediction layers after the last layer (DeepSeek-V3, arXiv 2412.19437, section 2.2)."""
-    declared_parameters: PositiveInt | None = Field(default=None)
+    declared_parameters: PositiveInt | None = None
     """The published count of the main model's weights, checked by a test against our own; never used in a computation.
 
     Without MTP layers (papers and model cards name the main model), and with the routers' score correction biases,
@@ -169,8 +169,8 @@ class ModelSpec(Spec):
         """The distinct kinds in order of appearance, and for each layer the index of its kind."""
         return _layer_kinds(self)
 
-    @model_validator(mode="after")
-    def _consistent(self) -> ModelSpec:
+    def check(self) -> None:
+        """ValueError where fields contradict each other."""
         if self.num_attention_heads % self.num_query_groups:
             raise ValueError(
                 "num_attention_heads must be a multiple of num_query_groups: "
@@ -183,17 +183,15 @@ class ModelSpec(Spec):
             )
         if self.moe and self.moe.moe_layers is not None and any(i >= self.num_layers for i in self.moe.moe_layers):
             raise ValueError(f"moe.moe_layers holds an index beyond num_layers = {self.num_layers}")
-        return self
+        self._check_windows()
 
-    @model_validator(mode="after")
-    def _one_pattern_of_windows(self) -> ModelSpec:
+    def _check_windows(self) -> None:
         if self.full_attention_layers is None:
-            return self
+            return
         if self.sliding_window is None or self.sliding_window_period is not None:
             raise ValueError("full_attention_layers needs sliding_window, and no sliding_window_period beside it")
         if any(i >= self.num_layers for i in self.full_attention_layers):
             raise ValueError(f"full_attention_layers holds an index beyond num_layers = {self.num_layers}")
-        return self
 
 
 @lru_cache(maxsize=64)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, model_validator
 
-from ppadvisor.specs.base import Indices, NonNegativeInt, PositiveInt, Spec
+from ppadvisor.specs.base import Spec
 from ppadvisor.specs.recomputation import (
     CORE_ATTENTION,
     FULL,
@@ -20,6 +19,9 @@ from ppadvisor.specs.recomputation import (
     Recompute,
     RecomputeMethod,
 )
+
+if TYPE_CHECKING:
+    from ppadvisor.specs.kinds import Field, Indices, NonNegativeInt, PositiveInt
 
 IntArray = NDArray[np.int64]
 
@@ -53,15 +55,15 @@ class PlanSpec(Spec):
     layers_per_chunk: Indices
     """Transformer layers of each virtual stage in model order; may be left out where v = 1 makes it the same."""
 
-    @model_validator(mode="before")
     @classmethod
-    def _one_chunk_a_rank(cls, data: Any) -> Any:
-        if isinstance(data, dict) and data.get("virtual_stages") == 1:
-            return {"layers_per_chunk": data.get("layers_per_stage"), **data}
-        return data
+    def completed(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
+        """With one chunk a rank, its layers are those of the rank."""
+        if values.get("virtual_stages") == 1:
+            return {"layers_per_chunk": values.get("layers_per_stage"), **values}
+        return values
 
-    @model_validator(mode="after")
-    def _recomputation_fits(self) -> PlanSpec:
+    def check(self) -> None:
+        """ValueError where the fields of recomputation contradict each other."""
         if self.recompute_modules is not None:
             unknown = [name for name in self.recompute_modules if name not in MODULES]
             if unknown or not self.recompute_modules or self.recompute != "selective":
@@ -72,7 +74,6 @@ class PlanSpec(Spec):
         given = (self.recompute_method is not None, self.recompute_num_layers is not None)
         if any(given) and not (all(given) and self.recompute == "full"):
             raise ValueError("recompute_method and recompute_num_layers go together, and with recompute full alone")
-        return self
 
     @property
     def recomputation(self) -> Recomputation:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import fields, replace
 
-from pydantic import model_validator
-
 from ppadvisor.errors import InputError
 from ppadvisor.specs.assumptions import DEFAULT, Assumptions
 from ppadvisor.specs.base import Spec
@@ -22,11 +20,10 @@ class Constant(Spec):
     source: str
     """Where it comes from; of a fitted one, the data that it was fitted to."""
 
-    @model_validator(mode="after")
-    def _in_range(self) -> Constant:
+    def check(self) -> None:
+        """ValueError where the value is not within its range."""
         if not self.low <= self.value <= self.high:
             raise ValueError(f"value {self.value:g} is not within {self.low:g} to {self.high:g}")
-        return self
 
 
 class StackSpec(Spec):
@@ -38,14 +35,13 @@ class StackSpec(Spec):
     constants: dict[str, dict[str, Constant]]
     """Generation, or `any`, -> assumption -> constant."""
 
-    @model_validator(mode="after")
-    def _known(self) -> StackSpec:
+    def check(self) -> None:
+        """ValueError for an assumption that there is not."""
         names = {field.name for field in fields(Assumptions)}
         for of_generation in self.constants.values():
             unknown = sorted(set(of_generation) - names)
             if unknown:
                 raise ValueError(f"unknown assumption {unknown[0]!r}")
-        return self
 
     def applied(self, assumptions: Assumptions, architecture: str) -> Assumptions:
         """The assumptions with this stack's constants in place of the defaults; what is given or calibrated stays.

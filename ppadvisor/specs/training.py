@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from pydantic import Field, model_validator
-
-from ppadvisor.specs.base import PositiveInt, Spec
+from ppadvisor.specs.base import Spec, check_count
 from ppadvisor.specs.cluster import Precision
+
+if TYPE_CHECKING:
+    from ppadvisor.specs.kinds import Field, PositiveInt
 
 Attention = Literal["flash", "eager"]
 GradientPrecision = Literal["fp32", "bf16", "fp16"]
@@ -62,11 +63,11 @@ class TrainingSpec(Spec):
     sequence_parallel: bool = True
     """Norms and residuals divided over the tensor-parallel ranks (only where t > 1)."""
 
-    @model_validator(mode="after")
-    def _fp8_weights_need_fp8(self) -> Self:
+    def check(self) -> None:
+        """ValueError for a batch that is too large, and where fields contradict each other."""
+        check_count("global_batch_size", self.global_batch_size, MAX_BATCH)
         if self.fp8_weights and self.precision != "fp8":
             raise ValueError(f"fp8_weights needs precision fp8, got {self.precision}")
-        return self
 
     @property
     def weight_bytes(self) -> int:

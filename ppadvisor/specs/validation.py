@@ -1,24 +1,37 @@
-"""From raw values to a specification: the first problem becomes one line."""
+"""From raw values to a struct: the first problem becomes one line."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, TypeVar
-
-from pydantic import ValidationError
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from ppadvisor.errors import InputError, nearest
-from ppadvisor.specs.base import Spec
+from ppadvisor.specs.base import Struct
 
-SpecT = TypeVar("SpecT", bound=Spec)
+if TYPE_CHECKING:
+    from pydantic import ValidationError
+
+StructT = TypeVar("StructT", bound=Struct)
 
 
-def validate(kind: type[SpecT], data: Mapping[str, Any], where: str) -> SpecT:
-    """Build a specification; the first problem becomes one InputError naming place, field, value and rule."""
+def trust(kind: type[StructT], data: Mapping[str, Any], where: str) -> StructT:
+    """Build a struct of what was looked at when it was read: options, a preset of ours. InputError as `validate`."""
     try:
-        return kind.model_validate(dict(data))
+        return kind.trusted(**data)
+    except ValueError as error:
+        raise InputError(f"{where}: {error}") from None
+
+
+def validate(kind: type[StructT], data: Mapping[str, Any], where: str) -> StructT:
+    """Build a struct of what a file says; the first problem becomes one InputError naming place, field, value, rule."""
+    from pydantic import ValidationError
+
+    from ppadvisor.specs.forms import form_of
+
+    try:
+        return cast(StructT, form_of(kind).model_validate(dict(data)))
     except ValidationError as error:
-        raise InputError(describe_problem(error, where, known=tuple(kind.model_fields))) from None
+        raise InputError(describe_problem(error, where, known=kind.names())) from None
 
 
 def describe_problem(error: ValidationError, where: str, known: tuple[str, ...] = ()) -> str:

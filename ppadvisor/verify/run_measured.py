@@ -43,7 +43,7 @@ def per_microbatch_s(steps: Iterable[StepRan], kinds: str) -> float:
             stage, kind = split_word(word)
             if kind in kinds:
                 total.setdefault(f"{stage}{kind}", []).append(seconds)
-    return sum(statistics.fmean(times) for times in total.values())
+    return sum((statistics.fmean(times) for times in total.values()), 0.0)
 
 
 def split_word(word: str) -> tuple[str, str]:

@@ -46,13 +46,11 @@ def subject_of(problem: Problem, plan: PlanSpec, *, scale: float = 1.0, ranks_of
         problem, plan = scaled(problem, plan, scale)
     t, e = plan.tensor_parallel, plan.expert_parallel
     d = e // math.gcd(e, t)  # as few as can share the experts
-    plan = plan.model_copy(update={"data_parallel": d, "optimizer_sharding": 0})
-    cluster = problem.cluster.model_copy(
-        update={"num_gpus": plan.pipeline_parallel * t * d, "gpus_per_node": ranks_of_node * t * d}
-    )
+    plan = plan.changed(data_parallel=d, optimizer_sharding=0)
+    cluster = problem.cluster.changed(num_gpus=plan.pipeline_parallel * t * d, gpus_per_node=ranks_of_node * t * d)
     model = problem.model
     if plan.pipeline_parallel > 1:  # embedding and head are two matrices then, and here nothing keeps them alike
-        model = model.model_copy(update={"tied_embeddings": False})
+        model = model.changed(tied_embeddings=False)
     training = _training(problem, plan, d * plan.micro_batch_size * plan.num_microbatches)
     return Subject(replace(problem, model=model, cluster=cluster, training=training), plan, asked, scale)
 
@@ -68,7 +66,7 @@ def _training(problem: Problem, plan: PlanSpec, batch: int) -> TrainingSpec:
     halves = {"optimizer": "adam-pure-bf16", "gradient_precision": training.precision}
     whole = {"optimizer": "adam", "gradient_precision": "fp32"}
     kind = whole if training.precision == "fp32" else halves
-    return training.model_copy(update={**said, **kind})
+    return training.changed(**said, **kind)
 
 
 def kept(count: int, scale: float) -> int:
@@ -93,7 +91,7 @@ def scaled(problem: Problem, plan: PlanSpec, scale: float) -> tuple[Problem, Pla
     if plan.recompute_method == "block":
         changes["recompute_num_layers"] = kept(plan.recompute_num_layers or 1, scale)
     model = _of_layers(problem.model, layers)
-    return replace(problem, model=model), plan.model_copy(update=changes)
+    return replace(problem, model=model), plan.changed(**changes)
 
 
 def _of_layers(model: ModelSpec, layers: Sequence[int]) -> ModelSpec:
@@ -103,7 +101,7 @@ def _of_layers(model: ModelSpec, layers: Sequence[int]) -> ModelSpec:
     changes: dict[str, Any] = {"name": name, "num_layers": len(layers), "declared_parameters": None}
     changes |= dict.fromkeys(("sliding_window", "sliding_window_period", "full_attention_layers"))
     moe = _with_experts_in(model.moe, experts, len(layers)) if model.moe and experts else None
-    return model.model_copy(update=changes | {"moe": moe})
+    return model.changed(**(changes | {"moe": moe}))
 
 
 def _with_experts_in(moe: MoeSpec, experts: Sequence[int], num_layers: int) -> MoeSpec:
@@ -111,4 +109,4 @@ def _with_experts_in(moe: MoeSpec, experts: Sequence[int], num_layers: int) -> M
     plain: dict[str, Any] = {"first_dense_layers": experts[0], "layer_period": 1, "layer_offset": 0, "moe_layers": None}
     if list(experts) != list(range(experts[0], num_layers)):
         plain |= {"first_dense_layers": 0, "moe_layers": tuple(experts)}
-    return moe.model_copy(update=plain)
+    return moe.changed(**plain)

@@ -15,11 +15,22 @@ from jsonschema import Draft202012Validator, ValidationError
 
 from ppadvisor.cli.plan import command as plan_command
 from ppadvisor.cli.schema import KINDS, command
+from ppadvisor.engine.results import Result
+from ppadvisor.evidence.validate import Validation
+from ppadvisor.report.json_ import dump_json
+from ppadvisor.report.timeline_document import TimelineShown
+from ppadvisor.search.check_results import CheckReport
+from ppadvisor.search.diff_results import DiffReport
+from ppadvisor.search.explain import NothingToExplain, PlanExplanation
+from ppadvisor.search.results import PlanReport
+from ppadvisor.search.size_results import SizeReport
+from ppadvisor.specs.validation import validate
 from tests.cli.conftest import Cli
 
 SMALL = "--model gpt2-124m --gpu a100-sxm-80gb --gpus 4 --seq-len 1024 --global-batch 32"
 MOE = "--model mixtral-8x7b --gpu h100-sxm-80gb --gpus 16 --seq-len 4k --global-batch 64"
 TOO_LARGE = "--model llama-3.1-405b --gpu a100-sxm-80gb --gpus 8 --seq-len 8k --global-batch 8"
+BASE, HEAD = (Path(__file__).parent.parent / "pull_request" / f"{name}.sh" for name in ("base", "head"))
 ILLEGAL = "--model gpt2-124m --gpu a100-sxm-80gb --gpus 10 --gpus-per-node 5 --seq-len 1024 --global-batch 32 --tp 5"
 
 
@@ -76,6 +87,26 @@ def test_two_plans_follow_their_schema(cli: Cli, tmp_path: Path, asked: str, exi
     result = cli("explain", str(path), str(path), "--format", "json")
     assert result.exit_code == exit_code
     check(result.document, "comparison")
+
+
+@pytest.mark.parametrize(
+    ("asked", "kind"),
+    [
+        (f"plan {MOE}", PlanReport),
+        (f"plan {TOO_LARGE}", PlanReport),
+        (f"explain {MOE}", PlanExplanation),
+        (f"explain {ILLEGAL}", NothingToExplain),
+        (f"check {BASE} --gpu h100-sxm-80gb --gate regret<=5%", CheckReport),
+        (f"diff {BASE} {HEAD} --gpu h100-sxm-80gb --fail-on-regression 2%", DiffReport),
+        (f"size {SMALL.replace('--gpus 4', '')} --tokens 10B --days 30", SizeReport),
+        ("timeline --schedule zb-v --pp 2 --microbatches 4", TimelineShown),
+        ("validate --kind bubble", Validation),
+    ],
+)
+def test_answers_hold_the_kinds_that_they_name(cli: Cli, asked: str, kind: type[Result]) -> None:
+    """An answer is built unseen: read by its types it is the same text again, with 8.0 where a real number stands."""
+    text = cli(*asked.split(), "--format", "json").stdout
+    assert dump_json(validate(kind, json.loads(text), asked)) == text
 
 
 @pytest.mark.parametrize("key", ["plans", "problem", "format_version"])

@@ -63,7 +63,7 @@ def held_in_the_small_gpt(schedule: str, rank: int, layers_a_rank: int = LAYERS_
     """
     of = small_gpt()
     spec, tokens, ids = of.model, of.training.sequence_length, 8
-    changed = replace(of, model=spec.model_copy(update={"num_layers": RANKS * layers_a_rank}))
+    changed = replace(of, model=spec.changed(num_layers=RANKS * layers_a_rank))
     terms = {name: float(values[rank]) for name, values in terms_while_full(changed, schedule, layers_a_rank).items()}
     in_flight = MICROBATCHES if schedule == "gpipe" else RANKS - rank
     boundary = of.training.activation_bytes * tokens * spec.hidden_size

@@ -130,7 +130,7 @@ def test_memory_bars_what_does_not_fit() -> None:
     """As the memory shrinks the split gives way, each still the fastest of those that fit, until none does."""
     roomy = small("gpt", vocab_size=5000)
     # activations weigh more than weights
-    start = PLAIN.model_copy(update={"micro_batch_size": 16})
+    start = PLAIN.changed(micro_batch_size=16)
     all_plans = [measured(roomy, one) for one in every_plan(7, start)]
     found = set()
     for limit in sorted({used for _, _, used in all_plans}):
@@ -141,7 +141,7 @@ def test_memory_bars_what_does_not_fit() -> None:
         assert measured(roomy, one)[0] == pytest.approx(min(fitting), rel=1e-8)
     assert len(found) > 1
     least = min(used for _, _, used in all_plans)
-    for one in (start, TWO_CHUNKS.model_copy(update={"micro_batch_size": 16})):
+    for one in (start, TWO_CHUNKS.changed(micro_batch_size=16)):
         assert balanced_plan(small("gpt", least / 2**31, vocab_size=5000), one, margin=0.9) is None
 
 

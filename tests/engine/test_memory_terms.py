@@ -217,9 +217,9 @@ def test_unbalanced_experts_widen_the_conservative_end_only() -> None:
 
 def widening(recompute: str) -> float:
     """Bytes that an uneven routing adds to the first stage of 4, 3 MoE layers each, 4 micro-batches in flight."""
-    of = problem(model("moe", moe=MOE.model_copy(update={"first_dense_layers": 0})))
+    of = problem(model("moe", moe=MOE.changed(first_dense_layers=0)))
     one = plan([3] * 4, expert_parallel=4, data_parallel=4, num_microbatches=8)
-    one = one.model_copy(update=PlanSpec.recomputation_fields(parse_recomputation(recompute)))
+    one = one.changed(**PlanSpec.recomputation_fields(parse_recomputation(recompute)))
     return float(memory_of(of, one).above["unbalanced"][0, 0])
 
 

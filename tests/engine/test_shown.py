@@ -38,8 +38,8 @@ def test_plans_together_are_each_alone(name: str) -> None:
     each = [one for schedule in schedules.SCHEDULES for one in scheduled_plans(of, schedule, 1, seed=2)]
     plans = [*random_plans(of, 12, seed=1), *each]
     for one, together in zip(plans, estimate_plans(of, plans, margin=0.9), strict=True):
-        alone = dict(numbers(estimate_plan(of, one, margin=0.9).model_dump()))
-        for where, value in numbers(together.model_dump()):
+        alone = dict(numbers(estimate_plan(of, one, margin=0.9).as_dict()))
+        for where, value in numbers(together.as_dict()):
             expected = pytest.approx(alone[where], rel=1e-12, abs=1e-15) if isinstance(value, float) else alone[where]
             assert value == expected, (one, where)
 

@@ -218,9 +218,9 @@ def test_faster_machines_never_slow_a_plan(name: str, framework: str, what: str)
 def test_fewer_bytes_never_slow_a_plan(name: str, framework: str) -> None:
     """A smaller vocabulary, gradients of 16 bit on the wire, a shorter sequence: none of them costs time."""
     of, plans = case(name, framework)
-    smaller = replace(of, model=of.model.model_copy(update={"vocab_size": 1000}))
-    shorter = replace(of, training=of.training.model_copy(update={"sequence_length": 1024}))
-    half = replace(of, training=of.training.model_copy(update={"gradient_precision": "bf16"}))
+    smaller = replace(of, model=of.model.changed(vocab_size=1000))
+    shorter = replace(of, training=of.training.changed(sequence_length=1024))
+    half = replace(of, training=of.training.changed(gradient_precision="bf16"))
     for one in plans[:6]:
         before = shown(of, one).time
         for better in (smaller, shorter):

@@ -66,10 +66,8 @@ def test_memory_alone_gives_the_same_verdicts() -> None:
     """Where only the verdict is asked for, it is that of the whole evaluation; some plans fit and some do not."""
     of, plans = some_plans("moe", "megatron")
     tight = problem(of.model, num_gpus=32, framework="megatron", machines=None)
-    tight_gpu = tight.cluster.gpu.model_copy(update={"memory_bytes": 3 * 2**30})
-    small = Problem(
-        of.model, tight.cluster.model_copy(update={"gpu": tight_gpu}), of.training, of.framework, of.assumptions
-    )
+    tight_gpu = tight.cluster.gpu.changed(memory_bytes=3 * 2**30)
+    small = Problem(of.model, tight.cluster.changed(gpu=tight_gpu), of.training, of.framework, of.assumptions)
     found = evaluate(small, plans, margin=0.9).verdict
     assert len(set(found.tolist())) > 1
     assert verdicts(small, plans, margin=0.9).tolist() == found.tolist()

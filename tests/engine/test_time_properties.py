@@ -105,12 +105,12 @@ def test_fewer_bytes_never_slow_a_plan(
     before = time_of(of, one)
     less = {"sequence_length": of.training.sequence_length // 2**shorter}
     for better in (
-        replace(of, training=of.training.model_copy(update=less)),
-        replace(of, model=of.model.model_copy(update={"vocab_size": vocab_size})),
-        replace(of, training=of.training.model_copy(update={"optimizer": "adam-bf16-moments"})),
+        replace(of, training=of.training.changed(**less)),
+        replace(of, model=of.model.changed(vocab_size=vocab_size)),
+        replace(of, training=of.training.changed(optimizer="adam-bf16-moments")),
     ):
         assert time_of(better, one).step_time_s <= before.step_time_s * ROUNDING
-    half = replace(of, training=of.training.model_copy(update={"gradient_precision": "bf16"}))
+    half = replace(of, training=of.training.changed(gradient_precision="bf16"))
     assert time_of(half, one).terms["data_parallel_s"] <= before.terms["data_parallel_s"] * ROUNDING
 
 
@@ -215,7 +215,7 @@ def test_equal_stages_and_free_links_are_the_textbook(
 
 def with_microbatches(one: PlanSpec, m: int) -> PlanSpec:
     """The plan with another batch."""
-    return one.model_copy(update={"num_microbatches": m})
+    return one.changed(num_microbatches=m)
 
 
 @settings(max_examples=40)
@@ -228,8 +228,8 @@ def test_time_scales_as_it_must_in_m(question: tuple[Problem, dict[str, float], 
     """
     of, _, drawn = question
     if drawn.schedule == "naive":  # m = 1 alone
-        drawn = drawn.model_copy(update={"schedule": "1f1b"})
-    drawn = drawn.model_copy(update={"optimizer_sharding": min(drawn.optimizer_sharding, 1)})
+        drawn = drawn.changed(schedule="1f1b")
+    drawn = drawn.changed(optimizer_sharding=min(drawn.optimizer_sharding, 1))
     first, second, both = (time_of(of, with_microbatches(drawn, m)) for m in (few, more, few + more))
     for part in WORK_PARTS:
         assert both.terms[f"{part}_s"] == pytest.approx(first.terms[f"{part}_s"] * (few + more) / few, rel=1e-9)

@@ -57,7 +57,7 @@ def problem_of(
 ) -> Problem:
     """The problem that the plan answers, on H100s with slow links between nodes."""
     gpus = plan.pipeline_parallel * plan.tensor_parallel * plan.data_parallel
-    cluster = load_cluster("dgx-h100-superpod", gpus).model_copy(update={"inter_node_bandwidth_bytes_per_s": 5e9})
+    cluster = load_cluster("dgx-h100-superpod", gpus).changed(inter_node_bandwidth_bytes_per_s=5e9)
     batch = plan.data_parallel * plan.micro_batch_size * plan.num_microbatches
     training = TrainingSpec(sequence_length=length, global_batch_size=batch, framework=trainer)
     return make_problem(load_model(model), cluster, training)
@@ -90,7 +90,7 @@ TITLES = (*WITH_TIMES, "torchtitan step line")
 def test_a_log_of_each_trainer_gives_back_the_efficiency(tmp_path: Path, title: str) -> None:
     """A log whose steps take as long as with a planted matrix efficiency gives it back within 2 %, despite noise."""
     trainer = {"torchtitan": "torchtitan", "DeepSpeed": "deepspeed"}.get(title.split()[0], "megatron")
-    plan = plan_of(4, 2, 2).model_copy(update={"optimizer_sharding": 2 if trainer == "torchtitan" else 1})
+    plan = plan_of(4, 2, 2).changed(optimizer_sharding=2 if trainer == "torchtitan" else 1)
     problem, rng = problem_of(plan, trainer=trainer), np.random.default_rng(1)
     seconds = planted_time_s(problem, plan, gemm_efficiency=0.52)
     noisy = [3 * seconds, *(seconds * rng.normal(1.0, 0.01, 60))]
@@ -208,7 +208,7 @@ def test_calibrating_again_replaces_and_keeps() -> None:
     plan = plan_of(2, 2, 2)
     first = calibrate(planted_runs([(plan, 4096)], gemm_efficiency=0.5))
     old = first.cluster.calibrated["gemm_efficiency"]
-    cluster = first.cluster.model_copy(update={"calibrated": {"gemm_efficiency": old, "allocator_overhead": old}})
+    cluster = first.cluster.changed(calibrated={"gemm_efficiency": old, "allocator_overhead": old})
     run = planted_runs([(plan, 4096)], gemm_efficiency=0.75)[0]
     problem = make_problem(run.problem.model, cluster, run.problem.training)
     again = calibrate([replace(run, problem=problem)]).cluster.calibrated
@@ -227,7 +227,7 @@ def test_unlike_runs_are_not_mixed(change: dict[str, str], says: str) -> None:
     """Runs of several trainers or rates are refused together: each has constants of its own."""
     run = planted_runs([(plan_of(2, 2, 2), 4096)])[0]
     problem = run.problem
-    other = make_problem(problem.model, problem.cluster, problem.training.model_copy(update=change))
+    other = make_problem(problem.model, problem.cluster, problem.training.changed(**change))
     with pytest.raises(InputError, match=says):
         calibrate([run, replace(run, problem=other)])
 

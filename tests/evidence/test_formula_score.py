@@ -18,7 +18,7 @@ from tests.evidence.samples import record
 def of(**changes: Any) -> FormulaRow:
     """A row of a formula that says nothing else."""
     nothing = {"predicted": None, "error_fraction": None, "verdict": None, "undefined": None}
-    return FormulaRow.model_validate({**nothing, **changes})
+    return FormulaRow(**{**nothing, **changes})
 
 
 CHUNKS = {"virtual_stages": 2}
@@ -67,7 +67,7 @@ def test_errors_are_scored_on_the_same_rows() -> None:
     rows = [(of(error_fraction=0.3), 0.05), (of(error_fraction=-0.1), -0.01), (of(undefined="no"), 0.9)]
     score = formula_errors(rows)
     assert score is not None
-    assert list(score.model_dump().values()) == pytest.approx([2, 0.2, 0.1, -0.1, 0.3, 0.03])
+    assert list(score.as_dict().values()) == pytest.approx([2, 0.2, 0.1, -0.1, 0.3, 0.03])
     assert formula_errors([(None, 0.1)]) is None
     empty = formula_errors([(of(undefined="no"), 0.1)])
     assert empty is not None
@@ -78,8 +78,8 @@ def test_verdicts_are_scored_on_the_same_rows() -> None:
     """Two ran out, one fitted: the formula misses one and is right on the others; our borderline is no miss."""
     fits, full = of(verdict="fits"), of(verdict="does_not_fit")
     score = formula_fits([(fits, True, "borderline"), (full, True, "fits"), (fits, False, "borderline")])
-    assert list(score.model_dump().values()) == pytest.approx([3, 2 / 3, 1 / 2, 1 / 3, 1 / 2])
-    assert formula_fits([(of(undefined="no"), True, "fits")]).model_dump() == {
+    assert list(score.as_dict().values()) == pytest.approx([3, 2 / 3, 1 / 2, 1 / 3, 1 / 2])
+    assert formula_fits([(of(undefined="no"), True, "fits")]).as_dict() == {
         "n": 0,
         "right_fraction": None,
         "missed_oom_fraction": None,

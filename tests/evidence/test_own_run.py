@@ -30,7 +30,7 @@ def subject(name: str = "llama", framework: str = "torchtitan", **changed: Any) 
     links = {
         name: getattr(gpu, name) for name in ("intra_node_bandwidth_bytes_per_s", "inter_node_bandwidth_bytes_per_s")
     }
-    cluster = of.cluster.model_copy(update={"gpu": gpu, **links})
+    cluster = of.cluster.changed(gpu=gpu, **links)
     of = Problem(of.model, cluster, of.training, of.framework, assumptions_of(cluster, of.training, of.framework.stack))
     return subject_of(of, plan([6, 6], num_microbatches=8, **changed), scale=0.5, ranks_of_node=2)
 
@@ -67,9 +67,8 @@ def test_read_again_it_is_the_same_run(name: str, framework: str, recompute: str
     case = case_of(record)
     assert case.plan == run.plan
     assert case.problem.training == run.problem.training
-    assert case.problem.model.model_dump(exclude={"name", "source"}) == run.problem.model.model_dump(
-        exclude={"name", "source"}
-    )
+    names = ("name", "source")
+    assert case.problem.model.as_dict(names) == run.problem.model.as_dict(names)
 
 
 @pytest.mark.parametrize(("kind", "quantities"), [("memory", ["allocated", "reserved"]), ("time", ["step_time"])])
@@ -128,7 +127,7 @@ def test_a_cpu_is_no_measurement(cli: Cli, tmp_path: Path) -> None:
 def test_what_its_form_cannot_tell_makes_it_partial() -> None:
     """A record has no norms of queries and keys: it is said, and the run counts as one with a caveat."""
     run = subject()
-    changed = run.problem.model.model_copy(update={"qk_norm": "head"})
+    changed = run.problem.model.changed(qk_norm="head")
     record = record_of_run(replace(run.problem, model=changed), run.plan, numbers(expected_of(run)))
     assert record.usable_for == ("memory_partial", "time_partial")
     assert record.notes == "not told: model.qk_norm"

@@ -42,7 +42,7 @@ MODELS = ("llama-3.1-8b", "gpt3-175b", "mixtral-8x7b", "qwen2.5-7b")
 
 def cluster() -> ClusterSpec:
     """NVIDIA's own, 64 GPUs."""
-    return load_cluster("dgx-h100-superpod").model_copy(update={"num_gpus": GPUS})
+    return load_cluster("dgx-h100-superpod").changed(num_gpus=GPUS)
 
 
 def plan_of(model: ModelSpec, sizes: Sizes) -> tuple[PlanSpec, TrainingSpec]:
@@ -132,7 +132,7 @@ def test_the_file_says_how_it_trains(changed: Sizes) -> None:
     """Precision and optimizer are read as they were asked for."""
     model = load_model("llama-3.1-8b")
     plan, training = plan_of(model, {"p": 2, "t": 2})
-    out = launch(model, training.model_copy(update=changed), plan, cluster(), one_connection=True)
+    out = launch(model, training.changed(**changed), plan, cluster(), one_connection=True)
     assert out.unsaid == ()
 
 
@@ -140,7 +140,7 @@ def test_what_has_no_option_is_told() -> None:
     """fp8 is none of DeepSpeed's types."""
     model = load_model("llama-3.1-8b")
     plan, training = plan_of(model, {"p": 2})
-    out = launch(model, training.model_copy(update={"precision": "fp8"}), plan, cluster(), one_connection=True)
+    out = launch(model, training.changed(precision="fp8"), plan, cluster(), one_connection=True)
     assert out.unsaid == ("precision = fp8; DeepSpeed takes bf16",)
 
 
@@ -156,4 +156,4 @@ def test_what_deepspeed_refuses_is_refused(sizes: Sizes, changed: Sizes, told: s
     model = load_model("llama-3.1-8b")
     plan, training = plan_of(model, sizes)
     with pytest.raises(RefusedError, match=told):
-        launch(model, training.model_copy(update=changed), plan, cluster(), one_connection=True)
+        launch(model, training.changed(**changed), plan, cluster(), one_connection=True)

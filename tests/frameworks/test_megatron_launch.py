@@ -41,7 +41,7 @@ PUBLISHED = ("llama-3.1-405b", "gpt2-xl-1.5b", "deepseek-v2-lite", "glm-4.5-355b
 
 def cluster() -> ClusterSpec:
     """NVIDIA's own, 64 GPUs in nodes of 8."""
-    return load_cluster("dgx-h100-superpod").model_copy(update={"num_gpus": GPUS})
+    return load_cluster("dgx-h100-superpod").changed(num_gpus=GPUS)
 
 
 def split_of(layers: int, stages: int, *, uneven: bool) -> tuple[int, ...]:
@@ -166,7 +166,7 @@ def test_processes_of_a_host() -> None:
     model = load_model("llama-3.1-8b")
     plan, _ = plan_of(model, {"p": 2})
     for of_node, started in ((8, "--nnodes 8 --nproc-per-node 8"), (72, "--nnodes 1 --nproc-per-node 64")):
-        machines = cluster().model_copy(update={"gpus_per_node": of_node})
+        machines = cluster().changed(gpus_per_node=of_node)
         text = launch(model, TrainingSpec(**RUN), plan, machines, one_connection=False).text
         assert started in text
         assert ("a host has fewer" in text) == (of_node == 72)
@@ -176,7 +176,7 @@ def test_naive_is_1f1b() -> None:
     """One micro-batch: Megatron's order of work is 1F1B's (schedules.py:2277), all else is the plan's."""
     model = load_model("llama-3.1-8b")
     plan, _ = plan_of(model, {"p": 4, "b": 16})
-    naive = plan.model_copy(update={"schedule": "naive"})
+    naive = plan.changed(schedule="naive")
     _, unsaid, read = written(model, TrainingSpec(**RUN), naive)
     assert unsaid == ()
     assert read.plan is not None

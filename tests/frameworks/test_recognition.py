@@ -71,7 +71,7 @@ def test_a_reader_by_name() -> None:
 
 def test_what_options_say() -> None:
     """The table of options and fields names real ones on both sides."""
-    fields = {name for spec in (PlanSpec, TrainingSpec, ModelSpec, MoeSpec, MlaSpec) for name in spec.model_fields}
+    fields = {name for spec in (PlanSpec, TrainingSpec, ModelSpec, MoeSpec, MlaSpec) for name in spec.names()}
     assert {*SAYS} <= {*options()}
     assert {*SAYS.values()} <= fields
 

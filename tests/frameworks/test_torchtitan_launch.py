@@ -53,7 +53,7 @@ MODELS = (("llama3", "8B"), ("llama3", "70B"), ("llama3", "405B"), ("deepseek_v3
 
 def cluster(of_node: int = 8) -> ClusterSpec:
     """NVIDIA's own, 64 GPUs."""
-    return load_cluster("dgx-h100-superpod").model_copy(update={"num_gpus": GPUS, "gpus_per_node": of_node})
+    return load_cluster("dgx-h100-superpod").changed(num_gpus=GPUS, gpus_per_node=of_node)
 
 
 def plan_of(model: ModelSpec, sizes: Sizes) -> tuple[PlanSpec, TrainingSpec]:
@@ -133,7 +133,7 @@ def test_the_config_says_how_it_trains(changed: Sizes) -> None:
     """Precision and optimizer are read as they were asked for."""
     model = load_model("llama-3.1-8b")
     plan, training = plan_of(model, {"p": 2, "t": 2})
-    assert written(model, training.model_copy(update=changed), plan)[1] == ()
+    assert written(model, training.changed(**changed), plan)[1] == ()
 
 
 @pytest.mark.parametrize(
@@ -149,7 +149,7 @@ def test_what_has_no_option_is_told(changed: Sizes, told: str) -> None:
     """A value that the options cannot say stands in a comment, beside what torchtitan takes instead."""
     model = load_model("llama-3.1-8b")
     plan, training = plan_of(model, {"p": 2, "t": 2})
-    text, unsaid, _ = written(model, training.model_copy(update=changed), plan)
+    text, unsaid, _ = written(model, training.changed(**changed), plan)
     assert told in unsaid
     assert f"# not said, torchtitan has no option for it: {told}\n" in text
     tomllib.loads(text)
@@ -200,7 +200,7 @@ def test_stages_in_the_words_of_toml() -> None:
     looped, _ = plan_of(model, {"p": 4, "v": 3, "schedule": "interleaved-1f1b"})
     split = (2, 3, 3, 3, 3, 3, 3, 3, 3, 3, 2, 1)
     assert own_split(32, 12, 1, 1) == split
-    named = settings(model, looped.model_copy(update={"layers_per_chunk": split}))
+    named = settings(model, looped.changed(layers_per_chunk=split))
     assert named["parallelism.pipeline_parallel_layers_per_stage"] == "3"
 
 

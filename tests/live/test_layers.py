@@ -214,6 +214,6 @@ def test_a_model_without_its_own_precision_is_not_made_up() -> None:
     """fp16 and fp32 runs have such weights: what is measured is the rate of that type."""
     for precision, dtype in (("fp16", torch.float16), ("fp32", torch.float32), ("bf16", torch.bfloat16)):
         held = sizes("llama", Shard())
-        held = replace(held, training=held.training.model_copy(update={"precision": precision}))
+        held = replace(held, training=held.training.changed(precision=precision))
         made = {one.dtype for one in real_module(held, B, torch.device("cpu")).parameters()}
         assert made == {dtype}

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from ppadvisor.specs.cluster import ClusterSpec, GpuSpec
+from ppadvisor.specs.validation import validate
 
 PRESETS = files("ppadvisor") / "presets"
 
@@ -24,7 +25,7 @@ def _read(folder: str, preset: str) -> dict[str, Any]:
 
 
 def _gpu(preset: str) -> GpuSpec:
-    return GpuSpec.model_validate(_read("gpus", preset))
+    return validate(GpuSpec, _read("gpus", preset), preset)
 
 
 def _nominal_bytes(preset: str) -> float:
@@ -102,7 +103,7 @@ PUBLISHED_NODES = (
 @pytest.mark.parametrize("preset", GPUS)
 def test_a_gpu_file_is_a_gpu_spec(preset: str) -> None:
     """A GPU file holds every field of GpuSpec, no other, each of its type."""
-    assert set(_read("gpus", preset)) == set(GpuSpec.model_fields)
+    assert set(_read("gpus", preset)) == set(GpuSpec.names())
     _gpu(preset)
 
 
@@ -184,9 +185,9 @@ def test_published_memory(preset: str, gib: float) -> None:
 def test_a_cluster_file_makes_a_cluster_spec(preset: str) -> None:
     """A preset holds every field of ClusterSpec but provenance and calibration, a known GPU and whole nodes."""
     fields = _read("clusters", preset)
-    assert set(fields) == set(ClusterSpec.model_fields) - {"provenance", "calibrated"}
+    assert set(fields) == set(ClusterSpec.names()) - {"provenance", "calibrated"}
     assert fields["gpu"] in GPUS
-    ClusterSpec.model_validate(fields | {"gpu": _gpu(fields["gpu"])})
+    validate(ClusterSpec, fields | {"gpu": _gpu(fields["gpu"])}, preset)
     assert len(fields["source"].split()) >= 5
 
 

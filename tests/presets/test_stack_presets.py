@@ -12,6 +12,7 @@ from ppadvisor.specs.assumptions import DEFAULT, Assumptions
 from ppadvisor.specs.load import load_gpu, load_stack, preset_names
 from ppadvisor.specs.stack import ANY, StackSpec
 from ppadvisor.specs.training import TrainingSpec
+from ppadvisor.specs.validation import validate
 
 every_stack = pytest.mark.parametrize("name", preset_names("stacks"))
 GENERATIONS = {load_gpu(name).architecture for name in preset_names("gpus")}
@@ -46,7 +47,7 @@ def test_a_generation_comes_before_any_and_the_user_before_both() -> None:
     constant = {"low": 0.1, "high": 0.9, "source": "made up"}
     spec = {ANY: {"gemm_efficiency": {"value": 0.3, **constant}, "hbm_efficiency": {"value": 0.4, **constant}}}
     spec["hopper"] = {"gemm_efficiency": {"value": 0.5, **constant}}
-    stack = StackSpec.model_validate({"id": "own", "title": "own", "source": "made up", "constants": spec})
+    stack = validate(StackSpec, {"id": "own", "title": "own", "source": "made up", "constants": spec}, "own")
     on = {name: stack.applied(Assumptions(), name) for name in ("hopper", "ampere", "")}
     assert [on[name].gemm_efficiency.value for name in on] == [0.5, 0.3, 0.3]
     assert [on[name].hbm_efficiency.value for name in on] == [0.4, 0.4, 0.4]
@@ -65,8 +66,8 @@ def test_a_generation_comes_before_any_and_the_user_before_both() -> None:
 )
 def test_wrong_stacks_are_refused(constants: dict[str, object], message: str) -> None:
     """A name that no assumption has, a value outside of its range."""
-    with pytest.raises(ValueError, match=message):
-        StackSpec.model_validate({"id": "own", "title": "own", "source": "x", "constants": constants})
+    with pytest.raises(InputError, match=message):
+        validate(StackSpec, {"id": "own", "title": "own", "source": "x", "constants": constants}, "own")
 
 
 def test_the_stack_is_the_frameworks_or_the_users() -> None:

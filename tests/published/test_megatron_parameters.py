@@ -28,6 +28,7 @@ from ppadvisor.engine.parameters import (
     rank_parameters,
 )
 from ppadvisor.specs.model import ModelSpec
+from ppadvisor.specs.validation import validate
 from tests.problems import cluster, plan, problem, table_of
 
 DATA: dict[str, Any] = json.loads((Path(__file__).parent / "megatron_parameters.json").read_text(encoding="utf-8"))
@@ -46,7 +47,7 @@ UNCOUNTED = ("_bias", "position_embedding", "query_norm", "key_norm", "mtp_")
 
 def model_of(record: dict[str, Any]) -> ModelSpec:
     """The model of a record."""
-    return ModelSpec.model_validate_json(json.dumps({"name": record["model"], **DATA["models"][record["model"]]}))
+    return validate(ModelSpec, {"name": record["model"], **DATA["models"][record["model"]]}, record["id"])
 
 
 def spread(runs: list[tuple[Any, int]]) -> list[Any]:
@@ -152,7 +153,7 @@ def test_uneven_stages_are_not_averaged() -> None:
 @every_record
 def test_total_is_megatrons_and_what_its_formula_leaves_out(record: dict[str, Any]) -> None:
     """Our count of the whole model less the weights that Megatron's formula does not know equals its total."""
-    model = model_of(record).model_copy(update={"vocab_size": record["padded_vocab_size"]})
+    model = model_of(record).changed(vocab_size=record["padded_vocab_size"])
     kinds, of_layer = model.layer_kinds()
     held = [weight for kind in of_layer for weight in layer_weights(model, kinds[kind])]
     held += [*embedding_weights(model, 0), *mtp_weights(model) * model.mtp_num_layers]

@@ -22,6 +22,7 @@ from ppadvisor.evidence.megatron_formula import (
 from ppadvisor.specs.model import ModelSpec
 from ppadvisor.specs.plan import PlanSpec
 from ppadvisor.specs.training import TrainingSpec
+from ppadvisor.specs.validation import validate
 
 HERE = Path(__file__).parent
 PLANS: dict[str, Any] = json.loads((HERE / "megatron_parameters.json").read_text(encoding="utf-8"))
@@ -54,25 +55,21 @@ def exactly(value: float) -> Any:
 def model_of(record: dict[str, Any]) -> ModelSpec:
     """The model of a record."""
     name = ASKED[record["id"]]["model"]
-    return ModelSpec.model_validate_json(json.dumps({"name": name, **PLANS["models"][name]}))
+    return validate(ModelSpec, {"name": name, **PLANS["models"][name]}, name)
 
 
 def plan_of(record: dict[str, Any]) -> PlanSpec:
     """The plan of a record. The formula does not look at its layers: it divides all by p."""
     asked = ASKED[record["id"]]
     layers = [1] * asked["pipeline_parallel"]
-    return PlanSpec.model_validate_json(
-        json.dumps(
-            {name: asked[name] for name in SAME_NAMES}
-            | {
-                "schedule": "1f1b",
-                "recompute": record["recompute"],
-                "optimizer_sharding": int(asked["distributed_optimizer"]),
-                "layers_per_stage": layers,
-                "layers_per_chunk": layers * asked["virtual_stages"],
-            }
-        )
-    )
+    sizes = {name: asked[name] for name in SAME_NAMES} | {
+        "schedule": "1f1b",
+        "recompute": record["recompute"],
+        "optimizer_sharding": int(asked["distributed_optimizer"]),
+        "layers_per_stage": layers,
+        "layers_per_chunk": layers * asked["virtual_stages"],
+    }
+    return validate(PlanSpec, sizes, record["id"])
 
 
 def training_of(record: dict[str, Any]) -> TrainingSpec:

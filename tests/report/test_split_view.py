@@ -14,7 +14,7 @@ def answer(settings: dict[str, str]) -> PlanReport:
     """An answer whose first plan has these settings, of a plan with p > 1."""
     of = problem(model(num_layers=11, vocab_size=60_000), num_gpus=4, framework="megatron")
     found = ask(of, Pins(pipeline_parallel=(4,), schedule=("1f1b",)))
-    return found.model_copy(update={"split_settings": (settings, *found.split_settings[1:])})
+    return found.changed(split_settings=(settings, *found.split_settings[1:]))
 
 
 def test_flags_are_quoted_for_a_shell() -> None:
@@ -41,10 +41,10 @@ def test_gain_and_loss_have_their_words() -> None:
     assert even is not None
     better = split_lines(found)[-1]
     assert " faster" in better
-    same = even.model_copy(update={"peak_saved_bytes": -1000, "step_time_saved_fraction": 0.02})
-    assert "2.0 % faster than the even split" in split_lines(found.model_copy(update={"even_split": same}))[-1]
+    same = even.changed(peak_saved_bytes=-1000, step_time_saved_fraction=0.02)
+    assert "2.0 % faster than the even split" in split_lines(found.changed(even_split=same))[-1]
     worse = {"step_time_saved_fraction": -0.01, "peak_saved_bytes": -(2**30), "fits": False}
-    told = split_lines(found.model_copy(update={"even_split": even.model_copy(update=worse)}))[-1]
+    told = split_lines(found.changed(even_split=even.changed(**worse)))[-1]
     assert "1.0 % slower, 1.0 GiB more at the peak, than the even split" in told
     assert told.endswith(", which does not fit)")
 
@@ -52,7 +52,7 @@ def test_gain_and_loss_have_their_words() -> None:
 def test_without_a_pipeline_there_is_nothing_to_say() -> None:
     """One stage holds everything; runs of equal stages are one word."""
     found = answer({})
-    alone = found.plans[0].model_copy(update={"plan": found.plans[0].plan.model_copy(update={"pipeline_parallel": 1})})
-    assert split_lines(found.model_copy(update={"plans": (alone,)})) == []
-    assert split_lines(found.model_copy(update={"plans": ()})) == []
+    alone = found.plans[0].changed(plan=found.plans[0].plan.changed(pipeline_parallel=1))
+    assert split_lines(found.changed(plans=(alone,))) == []
+    assert split_lines(found.changed(plans=())) == []
     assert layers_text((9, 10, 10, 11)) == "9 2x10 11"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import FrozenInstanceError, replace
 
 import numpy as np
 import pytest
@@ -80,12 +80,12 @@ def changed(of: Problem, pins: Pins, title: str) -> tuple[Problem, Pins]:
     if title.startswith("optimizer_sharding = "):
         return of, pins.with_values(optimizer_sharding=(int(title.split()[2]),))
     if title.startswith("a fused cross entropy"):
-        return replace(of, training=of.training.model_copy(update={"loss": "fused"})), pins
+        return replace(of, training=of.training.changed(loss="fused")), pins
     gpus, word = title.split()
     assert word == "GPUs"
     # a node that was not full is filled first: these are of 8 at most
     nodes = {"num_gpus": int(gpus), "gpus_per_node": min(8, int(gpus))}
-    return replace(of, cluster=of.cluster.model_copy(update=nodes)), pins
+    return replace(of, cluster=of.cluster.changed(**nodes)), pins
 
 
 @nothing_fits
@@ -199,7 +199,7 @@ def test_plans_are_typed_and_frozen() -> None:
     """The answer is a typed record that nobody changes by mistake."""
     report = ask(problem())
     assert isinstance(report.plans[0].plan, PlanSpec)
-    with pytest.raises(ValueError, match="frozen"):
+    with pytest.raises(FrozenInstanceError):
         report.plans = ()  # type: ignore[misc]
 
 

@@ -65,7 +65,7 @@ def test_expert_pins_that_do_not_divide_are_told_why() -> None:
 
 def test_a_precision_that_the_gpu_lacks() -> None:
     """bf16 on a V100 is refused with what the V100 has."""
-    machines = cluster(8).model_copy(update={"gpu": load_gpu("v100-sxm-32gb")})
+    machines = cluster(8).changed(gpu=load_gpu("v100-sxm-32gb"))
     with pytest.raises(InputError, match=r"bf16.*V100.*allowed: .*fp16"):
         plan(model(), machines, problem().training)
 
@@ -87,7 +87,7 @@ def test_unknown_names_of_the_training_run(field: str, value: str, message: str)
     """An unknown optimizer or framework is answered with the nearest."""
     of = problem()
     with pytest.raises(InputError, match=message):
-        make_problem(of.model, of.cluster, of.training.model_copy(update={field: value}))
+        make_problem(of.model, of.cluster, of.training.changed(**{field: value}))
 
 
 def test_an_unknown_sort_key() -> None:

@@ -81,7 +81,7 @@ def test_a_split_does_not_cost_recomputed_layers() -> None:
     for estimate in shown:
         layers = estimate.plan.recompute_num_layers
         assert layers is not None
-        fewer = estimate.plan.model_copy(update={"recompute_num_layers": layers - 1})
+        fewer = estimate.plan.changed(recompute_num_layers=layers - 1)
         for split in (estimate.plan.layers_per_chunk, (20, 20, 20, 20)):
             other = estimate_plan(LONG, with_split(fewer, split), margin=0.9)
             assert not other.memory.fits or other.time.step_time_s >= estimate.time.step_time_s

@@ -21,7 +21,7 @@ OF = problem(model("llama"), assume=KNOWN)
 def timed(seconds: float, **sizes: int) -> PlanEstimate:
     """A plan said to take so long."""
     estimate = estimate_plan(OF, plan([3] * 4, **sizes), margin=0.9)
-    return estimate.model_copy(update={"time": estimate.time.model_copy(update={"step_time_s": seconds})})
+    return estimate.changed(time=estimate.time.changed(step_time_s=seconds))
 
 
 @pytest.mark.parametrize("gap", [0.0005, 0.002, 0.005, 0.01, 0.015])

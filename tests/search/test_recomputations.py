@@ -20,7 +20,7 @@ from ppadvisor.specs.recomputation import parse_recomputation
 from tests.problems import MODELS, MOE, model, plan, problem
 from tests.search.asked import ask
 
-MOE_EVERYWHERE = MOE.model_copy(update={"first_dense_layers": 0})
+MOE_EVERYWHERE = MOE.changed(first_dense_layers=0)
 NO_SHARED = MoeSpec(num_experts=8, experts_per_token=2, moe_ffn_hidden_size=512)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import numpy as np
 import pytest
@@ -36,12 +37,12 @@ def candidate(name: str = "test GPU", price: float | None = 2.0, **changed: floa
     return Candidate(name, question(8, **changed)[0].cluster, price, lambda gpus: question(gpus, **changed))  # type: ignore[arg-type]
 
 
-def sized(*candidates: Candidate, days: float | None = None, budget: float | None = None, **run: object) -> SizeReport:
+def sized(*candidates: Candidate, days: float | None = None, budget: float | None = None, **run: Any) -> SizeReport:
     """The answer for 2, 8 and 16 GPUs unless said otherwise."""
     counts = run.pop("counts", (2, 8, 16))
     losses, tokens = run.pop("losses", Losses()), run.pop("tokens", TOKENS)
     targets = SizeTargets(tokens=tokens, days=days, budget=budget)
-    wanted = Wanted(targets, Run(tokens, losses, 0.9), counts)  # type: ignore[arg-type]
+    wanted = Wanted(targets, Run(tokens, losses, 0.9), counts)
     return size_report(candidates, wanted, search_counts(candidates, wanted), assumptions={})
 
 
@@ -128,9 +129,9 @@ def test_without_prices_kinds_of_gpu_do_not_compare() -> None:
     """Points of two candidates without prices never beat each other, though one has the other's numbers, only worse."""
     report = sized(candidate(price=None), candidate("other", price=None, memory=40 * 2**30), days=1e9)
     assert "cheapest" not in report.answers
-    worse = report.points[0].model_copy(update={"candidate": 1, "days": 2 * report.points[0].days})
+    worse = report.points[0].changed(candidate=1, days=2 * report.points[0].days)
     assert pareto([report.points[0], worse]) == [True, True]
-    priced: list[SizePoint] = [p.model_copy(update={"cost": p.days}) for p in (report.points[0], worse)]
+    priced: list[SizePoint] = [p.changed(cost=p.days) for p in (report.points[0], worse)]
     assert pareto(priced) == [True, False]
 
 

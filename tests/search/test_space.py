@@ -45,7 +45,7 @@ def test_the_space_is_all_that_was_promised(gpus: int, batch: int, layers: int) 
     plans = build_space(of, Pins()).plans
     names = np.array(plans.schedule_names)[plans.schedule]
     rows = [plan_of(plans, int(row)) for row in np.flatnonzero(np.isin(names, plain_schedules(of)))]
-    assert len({(*one.model_dump().values(),) for one in rows}) == len(rows)  # none twice
+    assert len(set(rows)) == len(rows)  # none twice
     found = {
         (
             *(one.pipeline_parallel, one.tensor_parallel, one.context_parallel, one.data_parallel),

@@ -29,7 +29,7 @@ def test_a_point_is_the_first_plan_of_a_search() -> None:
     assert row.fits
     assert row.model_extra == {"num_gpus": 16}
     assert row.global_batch_size == 64
-    for name, value in [*best.plan, *best.memory, *best.time]:
+    for name, value in (vars(best.plan) | vars(best.memory) | vars(best.time)).items():
         if name in SweepRow.model_fields:
             assert getattr(row, name) == value, name
     assert (row.reason_code, row.reason) == (None, None)

@@ -37,7 +37,7 @@ def test_every_preset_comes_back(tmp_path: Path, name: str) -> None:
 
 def test_an_own_gpu_and_what_was_calibrated_come_back(tmp_path: Path) -> None:
     """A GPU that is no preset is written whole; texts keep quotes, line ends and signs of other scripts."""
-    of = cluster(16).model_copy(update={"calibrated": {"gemm_efficiency": MEASURED}})
+    of = cluster(16).changed(calibrated={"gemm_efficiency": MEASURED})
     assert load_cluster(written(tmp_path, of)) == of
 
 
@@ -50,7 +50,7 @@ def test_the_number_of_gpus_may_be_another(tmp_path: Path) -> None:
 
 def test_the_user_wins_over_what_was_calibrated() -> None:
     """A calibrated assumption takes the place of the default and says so; one that the user gave stays."""
-    of = cluster(8).model_copy(update={"calibrated": {"gemm_efficiency": MEASURED}})
+    of = cluster(8).changed(calibrated={"gemm_efficiency": MEASURED})
     run = TrainingSpec(sequence_length=1024, global_batch_size=8)
     plain = make_problem(model(), of, run).assumptions
     assert (plain.gemm_efficiency.value, plain.gemm_efficiency.low, plain.gemm_efficiency.high) == (0.58, 0.55, 0.61)

@@ -50,7 +50,7 @@ def full_layers(model: ModelSpec) -> list[int]:
 def test_parameter_count_is_exact(record: dict[str, Any]) -> None:
     """Each published configuration has, parameter for parameter, the count that transformers builds (without MTP)."""
     model = imported(record["config"].removesuffix(".json"))
-    assert count_parameters(model.model_copy(update={"mtp_num_layers": 0})) == record["parameters"]
+    assert count_parameters(model.changed(mtp_num_layers=0)) == record["parameters"]
 
 
 def test_every_family_has_a_published_model() -> None:
@@ -72,7 +72,7 @@ def test_every_family_has_a_published_model() -> None:
 )
 def test_count_of_the_authors(name: str, billions: str) -> None:
     """The counts come out that the authors print, to all their digits: transformers is not the only witness."""
-    main = count_parameters(imported(name).model_copy(update={"mtp_num_layers": 0}))
+    main = count_parameters(imported(name).changed(mtp_num_layers=0))
     assert f"{main / 1e9:.{len(billions.partition('.')[2])}f}" == billions
 
 
@@ -95,7 +95,7 @@ def test_mtp_module_of_deepseek_v3() -> None:
     layer = attention + h * experts + (experts + 1) * 3 * h * 2048 + 2 * h
     module = layer + 2 * h * h + 3 * h
     assert model.mtp_num_layers == 1
-    main = count_parameters(model.model_copy(update={"mtp_num_layers": 0}))
+    main = count_parameters(model.changed(mtp_num_layers=0))
     assert count_parameters(model) - main == module
     assert main + module + 2 * vocab * h == pytest.approx(685e9, rel=1e-3)
 
@@ -210,9 +210,7 @@ def test_intermediate_size_by_family() -> None:
         copies[0]
         == copies[1]
         == copies[2]
-        == without("Qwen3-30B-A3B", "intermediate_size").model_copy(
-            update={"name": copies[0].name, "source": copies[0].source}
-        )
+        == without("Qwen3-30B-A3B", "intermediate_size").changed(name=copies[0].name, source=copies[0].source)
     )
 
 

@@ -25,7 +25,7 @@ CPU = Machine("CPU", None)
 def subject() -> Subject:
     """Two stages of a small Llama on an A100."""
     of = problem(model("llama"), framework="torchtitan", num_gpus=2, global_batch_size=8)
-    cluster = of.cluster.model_copy(update={"gpu": load_gpu("a100-sxm-80gb")})
+    cluster = of.cluster.changed(gpu=load_gpu("a100-sxm-80gb"))
     return subject_of(replace(of, cluster=cluster), plan([6, 6], num_microbatches=8), ranks_of_node=2)
 
 
@@ -110,7 +110,7 @@ def test_a_process_for_each_stage() -> None:
 
 def test_what_is_not_run_is_refused() -> None:
     """Windows of attention would be run as whole attention; a trainer with layers of its own is not run at all."""
-    windowed = model("llama").model_copy(update={"sliding_window": 16})
+    windowed = model("llama").changed(sliding_window=16)
     here = Launcher(0, 2, 0, 2)
     with pytest.raises(UnverifiableError, match="a window of 16 keys"):
         layers_subject(problem(windowed, framework="torchtitan"), plan([6, 6]), here, None)

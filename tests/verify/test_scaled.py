@@ -24,7 +24,7 @@ def test_a_share_of_the_layers_keeps_their_kinds() -> None:
     assert [kinds[index].moe for index in of_layer] == [False] * 3 + [True] * 3
     assert fewer.model.moe is not None
     assert (fewer.model.moe.first_dense_layers, fewer.model.moe.moe_layers) == (3, None)
-    unlike = {field for field in type(of.model).model_fields if getattr(of.model, field) != getattr(fewer.model, field)}
+    unlike = {field for field in type(of.model).names() if getattr(of.model, field) != getattr(fewer.model, field)}
     assert unlike == {"name", "num_layers"}
 
 
@@ -58,7 +58,7 @@ def test_chunks_and_recomputed_layers_are_scaled_alike() -> None:
 
 def test_a_share_that_leaves_all_layers_has_no_effect() -> None:
     """One layer a stage cannot be halved: an error, not a silent run of all."""
-    of = problem(model("llama").model_copy(update={"num_layers": 2}), framework="torchtitan")
+    of = problem(model("llama").changed(num_layers=2), framework="torchtitan")
     with pytest.raises(InputError, match=r"--scale 0.5 leaves all layers"):
         scaled(of, plan([1, 1]), 0.5)
 
@@ -71,7 +71,7 @@ def test_what_is_run_is_one_pipeline_of_plain_torch() -> None:
     training = subject.problem.training
     assert (subject.plan.data_parallel, subject.plan.optimizer_sharding, training.global_batch_size) == (1, 0, 8)
     assert (training.optimizer, training.gradient_precision) == ("adam-pure-bf16", "bf16")
-    assert subject.problem.model == of.model.model_copy(update={"tied_embeddings": False})
+    assert subject.problem.model == of.model.changed(tied_embeddings=False)
     assert (subject.problem.cluster.num_gpus, subject.problem.cluster.gpus_per_node) == (2, 2)
     assert not subject.sharded
 
@@ -99,7 +99,7 @@ def test_messages_that_are_not_run_are_not_predicted() -> None:
     """Of t = 2 only the sizes are run: slower links for it change nothing, though they change the plan's own step."""
     of = problem(model("llama"), framework="torchtitan", num_gpus=4, global_batch_size=8)
     asked = plan([6, 6], tensor_parallel=2, num_microbatches=8)
-    slower = of.cluster.model_copy(update={"intra_node_bandwidth_bytes_per_s": 1e9})
+    slower = of.cluster.changed(intra_node_bandwidth_bytes_per_s=1e9)
     both = [of, replace(of, cluster=slower)]
     subjects = [subject_of(one, asked, ranks_of_node=2) for one in both]
     assert all(subject.sharded for subject in subjects)

@@ -49,7 +49,7 @@ def _given(model: ModelSpec, training: TrainingSpec, plan: PlanSpec, cluster: Cl
 
 def _of_run(training: TrainingSpec, plan: PlanSpec) -> dict[str, Any]:
     """Of the run, what is unlike what `check` takes where nothing is said of the program."""
-    usual = TrainingSpec.model_fields
+    usual = TrainingSpec.__dataclass_fields__
     values = {name: getattr(training, name) for name in BY_PROGRAM}
     if plan.tensor_parallel == 1:
         del values["sequence_parallel"]

@@ -31,7 +31,7 @@ def unsaid(
 
 def model_values(model: ModelSpec) -> dict[str, Any]:
     """What a model costs by, each in one way of saying it."""
-    values = model.model_dump(exclude={*NAMES, "norm_bias", "moe"})
+    values = model.as_dict((*NAMES, "norm_bias", "moe"))
     values |= {"norm_bias": model.has_norm_bias, "mlp_bias": feed_forward_bias(model)}
     layers = range(model.num_layers)
     windows = ("sliding_window", "sliding_window_period", "full_attention_layers")
@@ -43,7 +43,7 @@ def model_values(model: ModelSpec) -> dict[str, Any]:
     if model.moe:
         places = {"first_dense_layers", "layer_period", "layer_offset", "moe_layers"}
         shared = {"num_shared_experts", "shared_expert_ffn_hidden_size"}
-        experts = model.moe.model_dump(exclude=places | shared)
+        experts = model.moe.as_dict(places | shared)
         values |= {f"moe.{name}": value for name, value in experts.items()}
         values["moe.shared_experts_ffn_hidden_size"] = model.moe.shared_experts_ffn_hidden_size
         values["moe.layers"] = tuple(layer for layer in layers if model.is_moe_layer(layer))

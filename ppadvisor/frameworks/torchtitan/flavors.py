@@ -143,7 +143,7 @@ FLAVORS: Mapping[str, Mapping[str, Flavor]] = {
 def model_of(name: str, flavor: str) -> ModelSpec:
     """The sizes of a flavor that is listed."""
     entry = FLAVORS[name][flavor]
-    data = load_model(entry.preset).model_dump() if entry.preset else {}
+    data = load_model(entry.preset).as_dict() if entry.preset else {}
     changes = dict(entry.changes)
     if entry.preset and "moe" in changes:
         changes["moe"] = data["moe"] | changes["moe"]
@@ -163,7 +163,7 @@ def flavor_of(model: ModelSpec) -> tuple[str, str] | None:
 
 def sizes(model: ModelSpec, left_out: tuple[str, ...] = ()) -> dict[str, Any]:
     """All of a model that costs anything; a correction of router scores is no weight."""
-    values = model.model_dump(exclude={"name", "source", "declared_parameters", *left_out})
+    values = model.as_dict(("name", "source", "declared_parameters", *left_out))
     if values["moe"]:
         values["moe"].pop("score_correction_bias")
     return values

@@ -102,7 +102,7 @@ def _training(run: ForkRun, file: str) -> TrainingSpec | None:
     flash = run.on("use_flash_attn") or run.text("transformer_impl") == "transformer_engine"
     gradient = "fp32" if run.on("bf16") else training.gradient_precision
     changed = {"framework": FRAMEWORK, "attention": "flash" if flash else "eager", "gradient_precision": gradient}
-    return training.model_copy(update=changed)
+    return training.changed(**changed)
 
 
 def _plan(run: ForkRun, file: str) -> PlanSpec | None:
@@ -118,4 +118,4 @@ def _plan(run: ForkRun, file: str) -> PlanSpec | None:
         changed["layers_per_stage"] = tuple(map(sum, zip(down, up, strict=True)))
     if run.on("recompute_lgd") and plan.recompute == "none":
         changed |= PlanSpec.recomputation_fields(Recomputation("selective", LGD))
-    return plan.model_copy(update=changed)
+    return plan.changed(**changed)
