@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 
 EXIT_OK = 0
@@ -44,6 +43,8 @@ def printable(text: str) -> str:
 
 def nearest(name: str, allowed: Iterable[str]) -> str | None:
     """The allowed name closest to `name`, or None where nothing is close."""
+    import difflib  # only who errs pays for it
+
     matches = difflib.get_close_matches(name.lower(), list(allowed), n=1, cutoff=0.4)
     return matches[0] if matches else None
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import traceback
 
 import click
 
@@ -28,6 +27,8 @@ def report_error(error: Exception) -> int:
         return error.exit_code
     message, exit_code = answer_to(error)
     if exit_code == EXIT_INTERNAL and os.environ.get(TRACEBACK_VARIABLE) == "1":
+        import traceback
+
         traceback.print_exception(error)
     print("ppadvisor:", printable(" ".join(message.split())), file=sys.stderr)
     return exit_code

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import os
-import shutil
+import stat
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -54,6 +54,8 @@ def view_of(output: Path | None) -> View:
     """The terminal's width and colour where the answer goes to a terminal; 80 columns without colour elsewhere."""
     if output is not None or sys.stdout is None or not sys.stdout.isatty():
         return View()
+    import shutil
+
     plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
     return View(width=shutil.get_terminal_size().columns, color=not plain)
 
@@ -112,7 +114,7 @@ def _replace(path: Path, text: str | bytes) -> None:
         with temporary.open("xb") as file:
             file.write(_encoded(text))
         if path.exists():
-            shutil.copymode(path, temporary)
+            temporary.chmod(stat.S_IMODE(path.stat().st_mode))
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import importlib
 from pathlib import Path
-from typing import NamedTuple, cast
+from typing import TYPE_CHECKING, NamedTuple
 
 from ppadvisor.errors import InputError, unknown_name
-from ppadvisor.frameworks.configuration import Reader
-from ppadvisor.frameworks.logs import LogFormat
-from ppadvisor.frameworks.profile import FrameworkProfile
+
+if TYPE_CHECKING:
+    from ppadvisor.frameworks.configuration import Reader
+    from ppadvisor.frameworks.logs import LogFormat
+    from ppadvisor.frameworks.profile import FrameworkProfile
 
 FRAMEWORKS: dict[str, str] = {
     "megatron": "ppadvisor.frameworks.megatron",
@@ -80,7 +82,8 @@ def reader(framework: str) -> Reader:
     """The reader of a framework's configuration files; one without is an InputError with the nearest name."""
     if framework not in READERS:
         raise unknown_name("framework", framework, READERS)
-    return cast(Reader, importlib.import_module(READERS[framework].module))
+    module: Reader = importlib.import_module(READERS[framework].module)
+    return module
 
 
 def recognised(path: Path, text: str) -> str:
