@@ -13,6 +13,7 @@ from typing import Literal, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from ppadvisor.specs.base import Struct
 from ppadvisor.specs.model import LayerKind, ModelSpec
 from ppadvisor.specs.plan import PlanSpec, PlanTable
 from ppadvisor.specs.recomputation import METHODS, MODULES, RecomputeMethod
@@ -113,8 +114,7 @@ def no_settings(_: ModelSpec, __: PlanSpec) -> dict[str, str]:
     return {}
 
 
-@dataclass(frozen=True)
-class FrameworkProfile:
+class FrameworkProfile(Struct):
     """All that the engine and the search need to know of a framework."""
 
     id: str

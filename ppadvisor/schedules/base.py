@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ppadvisor.errors import InputError
+from ppadvisor.specs.base import Struct
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
@@ -142,8 +143,7 @@ class VirtualStages:
         return values if self.maximum is None else f"{values}, {self.maximum}"
 
 
-@dataclass(frozen=True)
-class StageTotals:
+class StageTotals(Struct):
     """What a search knows of unequal stages without listing them: arrays over plans, seconds per micro-batch.
 
     A rank is one entry of the sums and maxima: its chunks count together. A hand-off is one tensor in one direction
@@ -206,7 +206,6 @@ class ChunkTimes(NamedTuple):
         return self.forward_s + self.backward_s
 
 
-@dataclass(frozen=True, kw_only=True)
 class ChunkTotals(StageTotals):
     """What a search also knows where ranks hold several chunks or split the backward: the least and most of one chunk.
 
@@ -298,8 +297,7 @@ class _OrderForTimes(Protocol):
     ) -> tuple[RankOrder, ...]: ...
 
 
-@dataclass(frozen=True)
-class Schedule:
+class Schedule(Struct):
     """What a schedule declares. A module of this package ends with one, named `SCHEDULE`.
 
     The first group is said, the second holds for one (p, m, v), the third are array functions over plans: all of

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 
 from ppadvisor import frameworks, schedules
 from ppadvisor.engine.problem import Problem
 from ppadvisor.errors import InputError, unknown_name
 from ppadvisor.search.recomputations import refusal
+from ppadvisor.specs.base import Struct
 from ppadvisor.specs.recomputation import parse_recomputation
 
 
-@dataclass(frozen=True)
-class Pins:
+class Pins(Struct):
     """What the user fixed: allowed values of each quantity, or None where it is searched."""
 
     pipeline_parallel: tuple[int, ...] | None = None

@@ -23,7 +23,7 @@ class Form(BaseModel):
         if isinstance(data, cls.made_of):
             return data
         form = read(cls.made_of.completed(data) if isinstance(data, Mapping) else data)
-        return cls.made_of.trusted(**{name: getattr(form, name) for name in cls.made_of.names()})
+        return cls.made_of.trusted(**dict(form))
 
 
 class SpecForm(Form):
