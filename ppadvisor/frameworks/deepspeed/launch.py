@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Iterator
+from dataclasses import fields
 from typing import Any
 
 from ppadvisor.errors import RefusedError
@@ -49,11 +50,11 @@ def _given(model: ModelSpec, training: TrainingSpec, plan: PlanSpec, cluster: Cl
 
 def _of_run(training: TrainingSpec, plan: PlanSpec) -> dict[str, Any]:
     """Of the run, what is unlike what `check` takes where nothing is said of the program."""
-    usual = TrainingSpec.__dataclass_fields__
+    usual = {field.name: field.default for field in fields(TrainingSpec)}
     values = {name: getattr(training, name) for name in BY_PROGRAM}
     if plan.tensor_parallel == 1:
         del values["sequence_parallel"]
-    return {name: value for name, value in values.items() if value != usual[name].default}
+    return {name: value for name, value in values.items() if value != usual[name]}
 
 
 def _unsaid(training: TrainingSpec, plan: PlanSpec, read: Configuration) -> Iterator[str]:
