@@ -26,8 +26,6 @@ from ppadvisor.specs.plan import PlanSpec
 
 QUICK_ROUNDS = 3
 """Rounds of p micro-batches after which a pipeline is taken to be steady."""
-LONG_PIPELINE = 8
-"""Ranks from which on a round less is as good: 424 near-ties of six models, p 2..32, at most 0.02 % off there."""
 
 MOST_ACTIONS = 500_000
 """Actions that are replayed at most (about half a second); beyond, fill and drain hardly count and array forms do."""
@@ -244,12 +242,8 @@ def _continued_s(p: int, m: int, seconds: list[float]) -> float | None:
     """The makespan from that of all micro-batches, or from those of two numbers of them; None where there is none."""
     if len(seconds) < 2:
         return seconds[0] if seconds else None
-    rounds = (m - (_quick_rounds(p) + 1) * p - m % p) // p
+    rounds = (m - (QUICK_ROUNDS + 1) * p - m % p) // p
     return seconds[1] + (seconds[1] - seconds[0]) * rounds
-
-
-def _quick_rounds(p: int) -> int:
-    return QUICK_ROUNDS - 1 if p >= LONG_PIPELINE else QUICK_ROUNDS
 
 
 def _quick_look(plan: PlanSpec) -> tuple[int, ...]:
@@ -257,10 +251,8 @@ def _quick_look(plan: PlanSpec) -> tuple[int, ...]:
     p, m = plan.pipeline_parallel, plan.num_microbatches
     if schedules.get(plan.schedule).asynchronous:
         return ()
-    rounds = _quick_rounds(p)
-    if m <= (2 * rounds + 1) * p:
-        return (m,)  # no more than the two together
-    return rounds * p + m % p, (rounds + 1) * p + m % p
+    few, more = QUICK_ROUNDS * p + m % p, (QUICK_ROUNDS + 1) * p + m % p
+    return (m,) if m <= few + more else (few, more)
 
 
 def boundary_times(problem: Problem, plan: PlanSpec, intra_s: float, inter_s: float) -> FloatArray:
