@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 from typing import TYPE_CHECKING, Final, cast
 
@@ -40,6 +41,7 @@ SCHEDULES: Final[dict[str, str]] = {
 }
 
 
+@functools.cache
 def get(schedule_id: str) -> Schedule:
     """The schedule of this id; an unknown one is an `InputError` that offers the nearest."""
     if schedule_id not in SCHEDULES:

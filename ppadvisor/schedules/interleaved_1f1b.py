@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from ppadvisor.schedules.base import (
     Bounds,
+    ChunkTimes,
     ChunkTotals,
     FloatArray,
     Floats,
@@ -60,6 +61,8 @@ def _leaves_too_few(m: IntArray, group: IntArray, p: IntArray) -> NDArray[np.boo
 
 def constraint(p: int, m: int, v: int) -> str | None:
     """At least as many micro-batches as ranks: then N = m is legal, if nothing smaller."""
+    if m >= p:
+        return None
     problem = group_problem(p, m, int(group_size(p, m)))
     return problem and f"num_microbatches must be at least pipeline_parallel, {p}: got {m} ({problem})"
 
@@ -131,17 +134,18 @@ def makespan_s(
     >>> float(makespan_s(8, 32, 2, 0.5, 0.5, 0.5))
     106.5
     """
-    return over(_equal_chunks_s(p, m, v, forward_s, np.asarray(backward_s) + weight_grad_s, 0.0))
+    return over(_equal_chunks_s(p, m, v, group_size(p, m), forward_s, np.asarray(backward_s) + weight_grad_s, 0.0))
 
 
-def _equal_chunks_s(p: Ints, m: Ints, v: Ints, forward_s: Floats, backward_s: Floats, handoff_s: Floats) -> FloatArray:
+def _equal_chunks_s(
+    p: Ints, m: Ints, v: Ints, group: IntArray, forward_s: Floats, backward_s: Floats, handoff_s: Floats
+) -> FloatArray:
     """(m·v + p − 1)·(F + B) + 2·(p − 1)·x + (v − 1)·{[p·x − (N − p)·F]⁺ + [p·x − (R − p)·B]⁺}.
 
     Equal chunks and hand-offs x ≤ min(F, B); R is the size of the last group. Exact: links show in the first pass and
     the last, and where a rank waits for the first micro-batch of a group to come round; else computing hides them.
     """
     ranks, again, link_s = np.asarray(p), np.asarray(v) - 1, np.asarray(handoff_s)
-    group = group_size(p, m)
     last = (np.asarray(m) - 1) % group + 1
     slots = np.asarray(m) * v + ranks - 1 + again * np.maximum(0, ranks - m)
     first_s = np.maximum(0, ranks * link_s - np.maximum(0, group - ranks) * forward_s)
@@ -166,10 +170,10 @@ def pipeline_time_s(p: Ints, m: Ints, v: Ints, totals: StageTotals) -> FloatArra
     106.5
     """
     chunk = ChunkTotals.known(totals, v).usual(p, v)
-    times_s = chunk.forward_s, chunk.backward_s
+    group, times_s = group_size(p, m), (chunk.forward_s, chunk.backward_s)
     mean_s = np.asarray(totals.handoff_sum_s) / np.maximum(np.asarray(p) * v - 1, 1)
-    links_s = _equal_chunks_s(p, m, v, *times_s, mean_s) - _equal_chunks_s(p, m, v, *times_s, 0.0)
-    lower_s, upper_s = pipeline_time_bounds_s(p, m, v, totals)
+    links_s = _equal_chunks_s(p, m, v, group, *times_s, mean_s) - _equal_chunks_s(p, m, v, group, *times_s, 0.0)
+    lower_s, upper_s = _bounds_s(p, m, v, group, totals)
     guess_s = m * np.asarray(totals.rank_max_s) + (np.asarray(p) - 1) * chunk.all_s + links_s
     return over(np.clip(guess_s, lower_s, upper_s))
 
@@ -191,18 +195,24 @@ def pipeline_time_bounds_s(p: Ints, m: Ints, v: Ints, totals: StageTotals) -> Bo
     >>> [round(float(time_s), 9) for time_s in pipeline_time_bounds_s(8, 32, 2, totals)]
     [109.5, 109.5]
     """
+    return _bounds_s(p, m, v, group_size(p, m), totals)
+
+
+def _bounds_s(p: Ints, m: Ints, v: Ints, group: IntArray, totals: StageTotals) -> Bounds:
     known, link_s = ChunkTotals.known(totals, v), np.asarray(totals.handoff_max_s)
-    heavy_s, light_s = (
-        _equal_chunks_s(p, m, v, np.maximum(chunk.forward_s, link_s), np.maximum(chunk.backward_s, link_s), link_s)
-        for chunk in (known.heaviest, known.lightest)
-    )
+
+    def equal_s(chunk: ChunkTimes) -> FloatArray:
+        forward_s, backward_s = np.maximum(chunk.forward_s, link_s), np.maximum(chunk.backward_s, link_s)
+        return _equal_chunks_s(p, m, v, group, forward_s, backward_s, link_s)
+
+    heavy_s, light_s = equal_s(known.heaviest), equal_s(known.lightest)
     above_s = m * (totals.rank_sum_s - np.asarray(p) * v * known.lightest.all_s)
-    return Bounds(_longest_path_s(p, m, v, known), np.minimum(heavy_s, light_s + above_s))
+    return Bounds(_longest_path_s(p, m, v, group, known), np.minimum(heavy_s, light_s + above_s))
 
 
-def _longest_path_s(p: Ints, m: Ints, v: Ints, totals: ChunkTotals) -> FloatArray:
+def _longest_path_s(p: Ints, m: Ints, v: Ints, group: IntArray, totals: ChunkTotals) -> FloatArray:
     ranks, batches, least_s = np.asarray(p), np.asarray(m), totals.lightest.all_s
-    links_s, group = np.asarray(totals.handoff_sum_s), group_size(p, m)
+    links_s = np.asarray(totals.handoff_sum_s)
     one_round_s = np.maximum(0.0, links_s - ranks * (np.asarray(v) - 1) * totals.handoff_max_s)
     paths = (
         # the heaviest rank does all its work
