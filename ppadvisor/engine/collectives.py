@@ -16,7 +16,7 @@ def all_gather_s(volume_bytes: FloatArray, ranks: FloatArray, bandwidth: FloatAr
     Source: Thakur, Rabenseifner, Gropp 2005, ring algorithm. Volumes in bytes, bandwidth in bytes/s per direction.
     """
     busy = (ranks - 1) / ranks * volume_bytes / bandwidth + latency_s
-    return np.where(ranks > 1, busy, 0.0)
+    return np.asarray(busy * (ranks > 1))
 
 
 def all_reduce_s(volume_bytes: FloatArray, ranks: FloatArray, bandwidth: FloatArray, latency_s: Number) -> FloatArray:
@@ -36,4 +36,4 @@ def all_to_all_s(
     outside = np.maximum(ranks - ranks_in_node, 0.0) / ranks
     inside = np.maximum(np.minimum(ranks, ranks_in_node) - 1.0, 0.0) / ranks
     busy = np.maximum(volume_bytes * inside / intra_bandwidth, volume_bytes * outside / inter_bandwidth) + latency_s
-    return np.where(ranks > 1, busy, 0.0)
+    return np.asarray(busy * (ranks > 1))

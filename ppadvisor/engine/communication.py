@@ -13,6 +13,7 @@ import numpy as np
 from ppadvisor.engine.collectives import Number, all_gather_s, all_reduce_s, all_to_all_s
 from ppadvisor.engine.compute import Pass
 from ppadvisor.engine.inputs import FloatArray, PlanInputs, beside_stages
+from ppadvisor.engine.once import once_per_size
 from ppadvisor.engine.parameters import layer_weights
 from ppadvisor.specs.model import LayerKind
 
@@ -180,6 +181,7 @@ def group_bandwidth(inputs: PlanInputs, ranks: FloatArray, stride: FloatArray) -
     return np.where(ranks * stride <= node, links.intra, across)
 
 
+@once_per_size
 def data_parallel_bytes_per_parameter(inputs: PlanInputs, gradient_bytes: int) -> FloatArray:
     """Bytes a step that are reduced and gathered for one parameter, (plans,).
 
@@ -210,20 +212,24 @@ def data_parallel_s(inputs: PlanInputs, gradient_bytes: int) -> FloatArray:
     A stated share hides under compute.
     """
     assumed = inputs.problem.assumptions
-    dense, expert = inputs.parameters
     volume = data_parallel_bytes_per_parameter(inputs, gradient_bytes)[:, None]
-    stride = inputs.plans.tensor_parallel.astype(np.float64)
     latency = beside_stages(assumed.collective_latency_s.value)
-    total = np.zeros_like(dense)
-    for parameters, ranks, step in (
-        (dense, inputs.sharding_ways, stride),
-        (expert, inputs.expert_sharding_ways, inputs.expert_ways.astype(np.float64)),
-    ):
-        bandwidth = group_bandwidth(inputs, ranks, step)[:, None]
+    total = np.zeros((1, 1))
+    for parameters, (ranks, bandwidth) in zip(inputs.parameters, data_parallel_rings(inputs), strict=True):
+        gathered = all_gather_s(volume * parameters, ranks[:, None], bandwidth[:, None], latency)
         # a model without experts starts no collective for them
-        total = total + all_gather_s(volume * parameters, ranks[:, None], bandwidth, latency) * (parameters > 0)
+        total = total + gathered * (parameters > 0)
     exposed = (1 - beside_stages(data_parallel_overlap(inputs))) * total
     return np.asarray(exposed + gathered_pieces(inputs) * beside_stages(assumed.gather_piece_s.value))
+
+
+@once_per_size
+def data_parallel_rings(inputs: PlanInputs) -> tuple[tuple[FloatArray, FloatArray], tuple[FloatArray, FloatArray]]:
+    """(ranks, bandwidth) of the ring that shares (dense, routed-expert) parameters, (plans,) each."""
+    stride = inputs.plans.tensor_parallel.astype(np.float64)
+    dense, expert = inputs.sharding_ways, inputs.expert_sharding_ways
+    among_experts = group_bandwidth(inputs, expert, inputs.expert_ways.astype(np.float64))
+    return (dense, group_bandwidth(inputs, dense, stride)), (expert, among_experts)
 
 
 def gathered_pieces(inputs: PlanInputs) -> FloatArray:

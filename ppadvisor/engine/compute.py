@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ppadvisor.engine.inputs import FloatArray, PlanInputs, once_per_size
+from ppadvisor.engine.inputs import FloatArray, PlanInputs
+from ppadvisor.engine.once import once_per_layer
 from ppadvisor.engine.parameters import Shard, Weight, layer_weights, mtp_weights
 from ppadvisor.specs.model import LayerKind
 
@@ -53,7 +54,7 @@ def moved_s(inputs: PlanInputs, moved: FloatArray) -> FloatArray:
     return moved / (gpu.hbm_bandwidth_bytes_per_s * assumed.hbm_efficiency.value)
 
 
-@once_per_size
+@once_per_layer
 def linear_compute(inputs: PlanInputs, weight: Weight) -> Pass:
     """One linear layer: a product forward; the same FLOPs twice backward (gradients of input and of weight)."""
     plans, model = inputs.plans, inputs.problem.model
@@ -77,7 +78,7 @@ def linear_compute(inputs: PlanInputs, weight: Weight) -> Pass:
     return Pass(forward, gemm_s(inputs, m, k, n, count) + weight_grad, weight_grad)
 
 
-@once_per_size
+@once_per_layer
 def attention_core(inputs: PlanInputs, kind: LayerKind) -> Pass:
     """Scores, softmax and values. Flash: causal, so half of the scores, fewer under a window; eager: all of them.
 
@@ -106,7 +107,7 @@ def attention_core(inputs: PlanInputs, kind: LayerKind) -> Pass:
     return Pass(forward, 2 * products + moved_s(inputs, (8 + dropout) * scores))
 
 
-@once_per_size
+@once_per_layer
 def activation_bytes(inputs: PlanInputs, kind: LayerKind) -> FloatArray:
     """Bytes that the activation of a layer's feed-forward reads and writes, forward, (plans,)."""
     model, t = inputs.problem.model, inputs.plans.tensor_parallel
@@ -151,7 +152,7 @@ def layer_compute(inputs: PlanInputs, kind: LayerKind) -> Pass:
     return Pass(np.maximum(forward, launch), launched, weight_grad * launched / backward)
 
 
-@once_per_size
+@once_per_layer
 def head_compute(inputs: PlanInputs) -> Pass:
     """Output layer and loss: a product with V / t columns and the traffic of the loss over the logits. (plans,)
 
@@ -179,7 +180,7 @@ def head_compute(inputs: PlanInputs) -> Pass:
     return Pass(forward, backward, weight_grad)
 
 
-@once_per_size
+@once_per_layer
 def embedding_compute(inputs: PlanInputs) -> Pass:
     """Look-up forward, scatter-add of the dense gradient backward: bytes only. (plans,)"""
     problem = inputs.problem

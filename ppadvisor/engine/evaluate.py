@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 
 import numpy as np
-from numpy.typing import NDArray
 
-from ppadvisor.engine.inputs import FloatArray, PlanInputs, Sizes, layouts_of, sizes_of
+from ppadvisor.engine.distinct import Distinct, distinct_of
+from ppadvisor.engine.inputs import FloatArray, PlanInputs, layouts_of
 from ppadvisor.engine.memory import memory_table
-from ppadvisor.engine.partition import look_sizes
 from ppadvisor.engine.pipeline import Pipelines, TimedPlans, pipelines_of, quick_makespans_s
 from ppadvisor.engine.problem import Problem
 from ppadvisor.engine.results import PlanEstimate, PlanMemory
+from ppadvisor.engine.search_times import search_times, times_of_contents
 from ppadvisor.engine.shown import plan_memories, plan_times
 from ppadvisor.engine.step_time import StepTimes, pipeline_s, stage_times, step_times, totals_of
 from ppadvisor.engine.tables import table_of
 from ppadvisor.engine.verdicts import VERDICTS as VERDICTS
 from ppadvisor.engine.verdicts import verdict_of as verdict_of
-from ppadvisor.specs.plan import PlanSpec, PlanTable
+from ppadvisor.specs.plan import IntArray, PlanSpec, PlanTable
 
-BLOCK_ROWS = 16_384
+BLOCK_ROWS = 8_192
 """Plans evaluated at a time: the arrays stay in cache and memory stays bounded whatever the size of the search."""
 
 FEW_NUMBERS = 200_000
@@ -36,75 +37,106 @@ class EstimateTable:
     bubble_fraction: FloatArray
     peak_bytes: FloatArray
     conservative_bytes: FloatArray
-    binding_stage: NDArray[np.int64]
-    verdict: NDArray[np.int64]
+    verdict: IntArray
     """Index into VERDICTS."""
 
-    def put(self, rows: NDArray[np.int64], found: EstimateTable) -> None:
+    def put(self, rows: IntArray, found: EstimateTable) -> None:
         """Set some rows to those of another table."""
         for name, values in vars(found).items():
             getattr(self, name)[rows] = values
 
 
-def evaluate(problem: Problem, plans: PlanTable, *, margin: float, sizes: Sizes | None = None) -> EstimateTable:
-    """Estimate every plan of a table from the stages that can bind, block by block.
+def evaluate(
+    problem: Problem,
+    plans: PlanTable,
+    *,
+    margin: float,
+    distinct: Distinct | None = None,
+    rows: IntArray | None = None,
+) -> EstimateTable:
+    """Estimate every plan of a table, or some rows, from the stages that can bind, block by block.
 
-    `sizes`: those of the plans, where they are known; what was worked out for them is not worked out again.
+    `distinct`: what the plans share, where it is known; what was worked out for it is not worked out again.
     """
-    whole = ("binding_stage", "verdict")
-    columns = {
-        f.name: np.zeros(len(plans), dtype=np.int64 if f.name in whole else float) for f in fields(EstimateTable)
-    }
+    number = len(plans) if rows is None else len(rows)
+    whole = ("verdict",)
+    columns = {f.name: np.zeros(number, dtype=np.int64 if f.name in whole else float) for f in fields(EstimateTable)}
     result = EstimateTable(**columns)
-    for rows, inputs in _blocks(problem, plans, sizes):
-        result.put(rows, _evaluate_block(inputs, margin))
+    # what a block takes is let go for the one after the next: the system, if it had it back, would clear it again
+    taken = deque[PlanInputs](maxlen=2)
+    for places, block in _blocks(problem, plans, distinct, rows):
+        taken.append(_inputs(*block))
+        result.put(places, _evaluate_block(taken[-1], margin))
     return result
 
 
-def verdicts(problem: Problem, plans: PlanTable, *, margin: float, sizes: Sizes | None = None) -> NDArray[np.int64]:
+def verdicts(problem: Problem, plans: PlanTable, *, margin: float, distinct: Distinct | None = None) -> IntArray:
     """The verdicts of `evaluate` alone: memory, no time."""
     result = np.zeros(len(plans), dtype=np.int64)
-    for rows, inputs in _blocks(problem, plans, sizes):
-        memory = memory_table(inputs, keep_terms=False)
+    for rows, block in _blocks(problem, plans, distinct):
+        memory = memory_table(_inputs(*block), keep_terms=False)
         capacity = problem.cluster.gpu.memory_bytes
         result[rows] = verdict_of(memory.total.max(axis=1), memory.high.max(axis=1), capacity, margin)
     return result
 
 
-def _blocks(problem: Problem, plans: PlanTable, sizes: Sizes | None) -> Iterator[tuple[NDArray[np.int64], PlanInputs]]:
-    """The rows of a table, BLOCK_ROWS at most at a time, and their inputs."""
-    distinct, size = sizes or sizes_of(problem, plans)
-    for alike in _alike_in_size(problem, plans):
+def _blocks(
+    problem: Problem, plans: PlanTable, distinct: Distinct | None, rows: IntArray | None = None
+) -> Iterator[tuple[IntArray, tuple[Distinct, PlanTable]]]:
+    """The rows of a table, or places in some, BLOCK_ROWS at most at a time; these plans and what they share."""
+    distinct = distinct or distinct_of(problem, plans)
+    rows = np.arange(len(plans)) if rows is None else rows
+    for alike in _alike(distinct, plans, rows):
         for start in range(0, len(alike), BLOCK_ROWS):
-            rows = alike[start : start + BLOCK_ROWS]
-            inputs = PlanInputs.of(problem, plans.take(rows), every_stage=False)
-            yield rows, inputs.with_sizes((distinct, size[rows]))
+            places = alike[start : start + BLOCK_ROWS]
+            yield places, (distinct.take(rows[places]), plans.take(rows[places]))
 
 
-def _alike_in_size(problem: Problem, plans: PlanTable) -> list[NDArray[np.int64]]:
-    """Rows that have about as many groups of ranks and chunks to look at: arrays have an axis for each of the two."""
-    layouts, row = layouts_of(plans)
-    sizes = look_sizes(problem.model, layouts)
-    groups, chunks = (max(size) for size in zip(*sizes, strict=True)) if sizes else (0, 0)
-    if len(plans) * groups * chunks <= FEW_NUMBERS:
-        return [np.arange(len(plans))]
-    alike = [(groups.bit_length(), chunks.bit_length()) for groups, chunks in sizes]
-    number = np.array([sorted(set(alike)).index(size) for size in alike], dtype=np.int64)[row]
-    return [np.flatnonzero(number == index) for index in range(len(set(alike)))]
+def _alike(distinct: Distinct, plans: PlanTable, rows: IntArray) -> list[IntArray]:
+    """Places in the rows that have about as many groups of ranks and chunks to look at: arrays have an axis for each.
+
+    Those of one recomputation lie next to each other, as a choice by rows costs less the longer its runs are.
+    """
+    groups, chunks = distinct.layouts.stages.sizes
+    if len(rows) * groups.max(initial=0) * chunks.max(initial=0) <= FEW_NUMBERS:
+        return [np.arange(len(rows))]
+    sizes = zip(groups.tolist(), chunks.tolist(), strict=True)
+    alike = [(one.bit_length(), other.bit_length()) for one, other in sizes]
+    kind = np.array([sorted(set(alike)).index(one) for one in alike], dtype=np.int64)
+    choices = len(plans.recomputations)
+    number = kind[distinct.layout[rows]] * choices + plans.recompute[rows]
+    # numbers this short are sorted without a comparison
+    order = np.argsort(number.astype(np.int16), kind="stable")
+    ends = np.cumsum(np.bincount(number // choices))
+    return np.split(order, ends[:-1])
+
+
+def _by_chunk(distinct: Distinct, plans: PlanTable) -> bool:
+    """Whether something hangs on each chunk of a rank, beside what the lightest and the heaviest of all take."""
+    framework = distinct.sizes.problem.framework
+    told_apart = framework.keeps_all_receive_buffers or framework.repeats or not framework.frees_sent_outputs
+    some_layers = any(choice.method == "block" or choice.num_layers > 1 for choice in plans.recomputations)
+    return bool(told_apart or some_layers or (distinct.layouts.copies > 1).any())
+
+
+def _inputs(distinct: Distinct, plans: PlanTable) -> PlanInputs:
+    """The plans of a block, the chunks of a rank together where that is enough."""
+    stages = distinct.layouts.stages
+    return distinct.inputs(plans, stages if _by_chunk(distinct, plans) else stages.whole_ranks)
 
 
 def _evaluate_block(inputs: PlanInputs, margin: float) -> EstimateTable:
-    memory = memory_table(inputs, keep_terms=False)
-    times = stage_times(inputs, by_part=False)
-    step = step_times(inputs, times, pipeline_s(inputs, totals_of(inputs, times, links=True)))
-    binding = np.argmax(memory.total, axis=1)
+    memory, times, chunks = memory_table(inputs, keep_terms=False), search_times(inputs), None
+    distinct = inputs.distinct
+    if distinct is not None and not _by_chunk(distinct, inputs.plans):
+        chunks = times_of_contents(inputs, distinct.layouts.stages.contents.take(distinct.layout))
+    step = step_times(inputs, times, pipeline_s(inputs, totals_of(inputs, times, links=True, chunks=chunks)))
     peak, conservative = memory.total.max(axis=1), memory.high.max(axis=1)
     return EstimateTable(
         step.step,
         step.bubble_fraction,
         peak,
         conservative,
-        np.take_along_axis(inputs.stages.first_stage, binding[:, None], axis=1)[:, 0],
         verdict_of(peak, conservative, inputs.problem.cluster.gpu.memory_bytes, margin),
     )
 

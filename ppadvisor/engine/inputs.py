@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass, replace
-from functools import cached_property, lru_cache, wraps
-from typing import Any, Concatenate, ParamSpec, TypeVar, cast
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ppadvisor import schedules
+from ppadvisor.engine.once import of_rows, once_per_layer, once_per_size
 from ppadvisor.engine.parameters import (
     Weight,
     embedding_weights,
@@ -19,13 +20,17 @@ from ppadvisor.engine.parameters import (
     mtp_weights,
     rank_parameters,
 )
-from ppadvisor.engine.partition import Layout, Split, Stages, stages_of
+from ppadvisor.engine.partition import Layout, Split, stages_of
 from ppadvisor.engine.problem import Problem
+from ppadvisor.engine.stages import Stages
 from ppadvisor.engine.stash import Stash
 from ppadvisor.frameworks.profile import Spread, Tensor, When
 from ppadvisor.schedules.base import Schedule
 from ppadvisor.specs.model import LayerKind
 from ppadvisor.specs.plan import PlanTable, distinct_values
+
+if TYPE_CHECKING:
+    from ppadvisor.engine.distinct import Distinct
 
 FloatArray = NDArray[np.float64]
 NumberT = TypeVar("NumberT", bound=np.generic)
@@ -38,17 +43,12 @@ def beside_stages(assumed: float | FloatArray) -> FloatArray:
     return np.asarray(assumed)[..., None]
 
 
-def of_rows(values: NDArray[NumberT], rows: NDArray[np.int64]) -> NDArray[NumberT]:
-    """Some rows of a table whose plans lie next to each other, laid out the same."""
-    return np.take(values.T, rows, axis=-1).T
-
-
 def by_kind(values: Sequence[FloatArray]) -> FloatArray:
     """(plans,) of each kind of layer -> (plans, kinds), plans next to each other."""
     return np.stack(values).T
 
 
-def _over_kinds(layers: FloatArray, per_kind: FloatArray) -> FloatArray:
+def over_kinds(layers: FloatArray, per_kind: FloatArray) -> FloatArray:
     """Sum over the kinds of layer, the last axis of both."""
     total = layers[..., 0] * per_kind[..., 0]
     for index in range(1, layers.shape[-1]):
@@ -86,8 +86,10 @@ class PlanInputs:
     stash: Stash | None = None
     """What each chunk holds, (plans, stages, chunks) in its arrays, read off the order of work itself; None: the
     schedules' closed forms, every chunk alike, and nothing told apart that waits for its weight gradient."""
-    sizes: Sizes | None = None
-    """The distinct sizes of these plans, without stages, and which of them each plan has; None: not told apart."""
+    distinct: Distinct | None = None
+    """What these plans share with each other and with those of other tables; None: not told apart."""
+    of_layers: tuple[PlanInputs, NDArray[np.int64]] | None = None
+    """Of a table of sizes, those that differ for a single layer, and which of them each has."""
     known: dict[tuple[Any, ...], Any] = field(default_factory=dict, init=False, repr=False, compare=False)
     """What functions that several terms share have answered, see `remembered`."""
 
@@ -98,9 +100,13 @@ class PlanInputs:
         stages = stages_of(problem.model, layouts, every_stage=every_stage)
         return PlanInputs(problem, plans, stages if len(plans) == 1 else stages.take(row))
 
-    def with_sizes(self, sizes: Sizes) -> PlanInputs:
-        """The same, with what hangs on the sizes alone (see `once_per_size`) looked up at those of `sizes_of`."""
-        return replace(self, sizes=sizes)
+    @cached_property
+    def layers(self) -> tuple[PlanInputs, NDArray[np.int64]] | None:
+        """The sizes on which a single layer hangs, and which of them each plan has; None: not told apart."""
+        if self.distinct is None or self.distinct.sizes.of_layers is None:
+            return self.of_layers
+        layers, row = self.distinct.sizes.of_layers
+        return layers, row[self.distinct.size]
 
     def row(self, index: int) -> PlanInputs:
         """The table of one plan alone."""
@@ -152,18 +158,18 @@ class PlanInputs:
         ways = 1 if self.problem.framework.gathers_logits else self.plans.tensor_parallel
         return np.asarray(self.vocab_size / ways)
 
-    def rows_by_schedule(self) -> Iterator[tuple[Schedule, NDArray[np.int64]]]:
+    @cached_property
+    def by_schedule(self) -> list[tuple[Schedule, NDArray[np.int64]]]:
         """Each schedule in the table with the rows that run it."""
-        for index, name in enumerate(self.plans.schedule_names):
-            rows = np.flatnonzero(self.plans.schedule == index)
-            if len(rows):
-                yield schedules.get(name), rows
+        names = self.plans.schedule_names
+        rows = (np.flatnonzero(self.plans.schedule == index) for index in range(len(names)))
+        return [(schedules.get(name), of_name) for name, of_name in zip(names, rows, strict=True) if len(of_name)]
 
     @cached_property
     def copies(self) -> FloatArray:
         """Copies of the model in one pipeline, (plans,): a micro-batch passes one of them."""
         result = np.ones(len(self.plans))
-        for schedule, rows in self.rows_by_schedule():
+        for schedule, rows in self.by_schedule:
             result[rows] = schedule.parameter_copies
         return result
 
@@ -179,32 +185,32 @@ class PlanInputs:
             held = self.stash.at_peak.alive + self.stash.at_peak.waiting
             stages_of_rank = held.shape[2] / self.copies
             return np.asarray(held.sum(axis=2) / stages_of_rank[:, None])
+        if self.distinct is not None:
+            return self.distinct.in_flight(self.stages.count.shape[1])
         result = np.zeros_like(self.stages.first_stage, dtype=np.float64)
-        for schedule, rows in self.rows_by_schedule():
+        for schedule, rows in self.by_schedule:
             p, m, v = (column[rows][:, None] for column in self.plans.pipeline_sizes)
             first, last = of_rows(self.stages.first_stage, rows), of_rows(self.stages.last_stage, rows)
-            # the first counts for a group of one, and no less than nothing is held
-            held = np.maximum(0.0, schedule.in_flight_microbatches(p, m, v, first))
-            if (last > first).any():
-                for rank in ((first + last) // 2, last):
-                    held = np.maximum(held, schedule.in_flight_microbatches(p, m, v, rank))
-            result[rows] = held
+            result[rows] = most_in_flight(schedule, p, m, v, first, last)
         return result
+
+    @cached_property
+    def alike_in_flight(self) -> FloatArray:
+        """Forwards of each chunk that are alive at a rank's peak by the closed forms, all alike, (plans, stages)."""
+        return self.in_flight / self.copies[:, None] if (self.copies > 1).any() else self.in_flight
 
     @cached_property
     def chunk_in_flight(self) -> FloatArray:
         """Forwards of each chunk that are alive at a rank's peak, (plans, stages, chunks)."""
         if self.stash is not None:
             return self.stash.at_peak.alive
-        return np.asarray(
-            np.broadcast_to((self.in_flight / self.copies[:, None])[:, :, None], self.stages.chunk_head.shape)
-        )
+        return np.broadcast_to(self.alike_in_flight[:, :, None], self.stages.chunk_head.shape)
 
     @cached_property
     def head_in_flight(self) -> FloatArray:
         """Micro-batches whose loss is alive on the chunk that holds the head, (plans,)."""
         result = np.ones(len(self.plans))
-        for schedule, rows in self.rows_by_schedule():
+        for schedule, rows in self.by_schedule:
             if schedule.loss_waits:
                 result[rows] = self.plans.num_microbatches[rows]
         return result
@@ -231,8 +237,7 @@ class PlanInputs:
     @cached_property
     def both_ends(self) -> FloatArray:
         """1 where a rank of a pipeline holds embedding and head (V-shaped placements), (plans, stages)."""
-        both = (self.stages.has_embedding > 0) & (self.stages.has_head > 0)
-        return np.where(both & (self.plans.pipeline_parallel > 1)[:, None], self.stages.has_head, 0.0)
+        return self.stages.head_beside_embedding * (self.plans.pipeline_parallel > 1)[:, None]
 
     @cached_property
     def shared_table(self) -> FloatArray:
@@ -249,23 +254,27 @@ class PlanInputs:
         stage_dense = self.per_stage(dense)
         stage_dense = stage_dense + embedding[:, None] * self.stages.has_embedding
         stage_dense = stage_dense + (head + mtp)[:, None] * self.stages.has_head
-        stage_dense = stage_dense - self.shared_table[:, None] * self.both_ends
+        if self.both_ends.any():
+            stage_dense = stage_dense - self.shared_table[:, None] * self.both_ends
         return stage_dense, self.per_stage(expert)
 
     def per_stage(self, per_kind: FloatArray) -> FloatArray:
         """Sum a quantity of one layer, (plans, kinds), over the layers of each stage: (plans, stages)."""
-        return _over_kinds(self.stages.layers, per_kind[:, None])
+        return over_kinds(self.stages.layers, per_kind[:, None])
+
+    def of_embedding(self, per_kind: FloatArray) -> FloatArray:
+        """The same over the layers of the chunks that hold the embedding: (plans, stages)."""
+        return over_kinds(self.stages.with_embedding, per_kind[:, None])
 
     def per_chunk(self, per_kind: FloatArray) -> FloatArray:
         """Sum a quantity of one layer, (plans, kinds), over the layers of each chunk: (plans, stages, chunks)."""
-        return _over_kinds(self.stages.chunk_layers, per_kind[:, None, None])
+        return over_kinds(self.stages.chunk_layers, per_kind[:, None, None])
 
     def largest_layer(self, per_kind: FloatArray) -> FloatArray:
         """The largest value among the kinds of layer that a stage holds: (plans, kinds) -> (plans, stages)."""
-        largest = np.zeros_like(self.stages.count, dtype=np.float64)
-        for index in range(per_kind.shape[1]):
-            held = self.stages.layers[:, :, index] > 0
-            largest = np.maximum(largest, np.where(held, per_kind[:, None, index], 0.0))
+        largest = np.maximum(self.stages.holds[:, :, 0] * per_kind[:, None, 0], 0.0)
+        for index in range(1, per_kind.shape[1]):
+            largest = np.maximum(largest, self.stages.holds[:, :, index] * per_kind[:, None, index])
         return largest
 
     def tensor_bytes(self, tensors: tuple[Tensor, ...]) -> FloatArray:
@@ -302,50 +311,24 @@ class PlanInputs:
         return np.ones(len(self.plans), dtype=np.bool_)
 
 
-Sizes = tuple[PlanInputs, NDArray[np.int64]]
-"""The distinct sizes of some plans, without stages, and which of them each plan has."""
+def most_in_flight(
+    schedule: Schedule,
+    p: NDArray[np.int64],
+    m: NDArray[np.int64],
+    v: NDArray[np.int64],
+    first: NDArray[np.int64],
+    last: NDArray[np.int64],
+) -> FloatArray:
+    """Micro-batches in flight at the peak of groups of equal ranks; no less than nothing. One shape."""
+    held = np.maximum(0.0, schedule.in_flight_microbatches(p, m, v, first))
+    # the first counts for a group of one
+    if (last > first).any():
+        for rank in ((first + last) // 2, last):
+            held = np.maximum(held, schedule.in_flight_microbatches(p, m, v, rank))
+    return np.asarray(held)
 
 
-def sizes_of(problem: Problem, plans: PlanTable) -> Sizes:
-    """The sizes of a table of plans, for `PlanInputs.with_sizes`."""
-    first, row = plans.distinct_sizes()
-    nothing = np.zeros((0, 0), dtype=np.int64)
-    none = Stages(nothing, nothing, *(np.zeros((0,) * axes) for axes in (3, 4, 3, 3, 3, 3, 1, 1)))
-    return PlanInputs(problem, plans.take(first), none), row
-
-
-def remembered(function: Callable[Concatenate[PlanInputs, P], T]) -> Callable[Concatenate[PlanInputs, P], T]:
-    """A function of the inputs that several terms share: worked out once for each table and arguments."""
-
-    @wraps(function)
-    def answer(inputs: PlanInputs, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        key = (function, *args, *kwargs.items())
-        if key not in inputs.known:
-            inputs.known[key] = function(inputs, *args, **kwargs)
-        return cast(T, inputs.known[key])
-
-    return answer
-
-
-def once_per_size(function: Callable[Concatenate[PlanInputs, P], T]) -> Callable[Concatenate[PlanInputs, P], T]:
-    """A function of the plans' sizes alone, not of their stages, schedule or recomputation: worked out for each size.
-
-    Once, however many tables share the sizes. It returns arrays that begin with the axis of the plans, alone or in
-    tuples, mappings and records.
-    """
-    of_sizes = remembered(function)
-
-    @wraps(function)
-    def for_every_plan(inputs: PlanInputs, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        if inputs.sizes is None:
-            return of_sizes(inputs, *args, **kwargs)
-        sizes, row = inputs.sizes
-        return cast(T, _spread(of_sizes(sizes, *args, **kwargs), row))
-
-    return for_every_plan
-
-
-@once_per_size
+@once_per_layer
 def _layer_parameters(inputs: PlanInputs) -> tuple[FloatArray, FloatArray]:
     pairs = [inputs.rank_parameters(layer_weights(inputs.problem.model, kind)) for kind in inputs.kinds]
     dense, expert = zip(*pairs, strict=True)
@@ -369,15 +352,3 @@ def _end_parameters(inputs: PlanInputs) -> tuple[FloatArray, FloatArray, FloatAr
         # the prediction layers look tokens up again: their stage keeps a copy of the table (gpt_model.py:173)
         mtp = mtp + table * ~alone
     return embedding, head, mtp
-
-
-def _spread(value: Any, row: NDArray[np.int64]) -> Any:
-    if isinstance(value, np.ndarray):
-        return of_rows(value, row)
-    if isinstance(value, tuple):
-        return tuple(_spread(one, row) for one in value)
-    if isinstance(value, dict):
-        return {name: _spread(one, row) for name, one in value.items()}
-    if is_dataclass(value) and not isinstance(value, type):
-        return replace(value, **{f.name: _spread(getattr(value, f.name), row) for f in fields(value)})
-    return value

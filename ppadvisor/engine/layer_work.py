@@ -8,16 +8,17 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from ppadvisor.engine.inputs import FloatArray, PlanInputs, by_kind, once_per_size, remembered
+from ppadvisor.engine.inputs import FloatArray, PlanInputs, by_kind
 from ppadvisor.engine.memory_states import gathered_bytes_per_parameter
+from ppadvisor.engine.once import once_per_layer, remembered
 from ppadvisor.engine.parameters import layer_weights
 from ppadvisor.engine.recomputation import (
     drops,
     group_layers,
     layer_input_bytes,
     layer_saved,
-    rows_by_choice,
     under_own_choice,
+    used_choices,
 )
 from ppadvisor.frameworks.profile import Tensor
 from ppadvisor.specs.model import LayerKind
@@ -36,14 +37,15 @@ def made_again(inputs: PlanInputs) -> FloatArray | None:
     Under full recomputation a whole layer or group of layers, under selective what is made again of one half.
     """
     full = inputs.plans.recomputed_fully()
-    if not full.any() and all(choice == NONE for choice, _ in rows_by_choice(inputs)):
+    if not full.any() and all(choice == NONE for choice in used_choices(inputs)):
         return None
-    result = inputs.largest_layer(halves_in_work(inputs)[0])
+    again = halves_in_work(inputs)[0]
     if not full.any():
-        return result
-    group = inputs.largest_layer(layer_saved(inputs)) * group_layers(inputs)
-    kept = layer_input_bytes(inputs)[:, None] * (group_layers(inputs) > 0)
-    return np.where(full[:, None], np.maximum(group - kept, 0.0), result)
+        return inputs.largest_layer(again)
+    largest = inputs.largest_layer(np.where(full[:, None], layer_saved(inputs), again))
+    group = group_layers(inputs)
+    kept = layer_input_bytes(inputs)[:, None] * (group > 0)
+    return np.where(full[:, None], np.maximum(largest * group - kept, 0.0), largest)
 
 
 @remembered
@@ -53,7 +55,7 @@ def halves_in_work(inputs: PlanInputs) -> tuple[FloatArray, FloatArray]:
     return both[:, : len(inputs.kinds)], both[:, len(inputs.kinds) :]
 
 
-@once_per_size
+@once_per_layer
 def _halves_in_work(inputs: PlanInputs, choice: Recomputation) -> FloatArray:
     """The same under one recomputation, one beside the other, (plans, 2 kinds)."""
     repeated, in_work = [], []

@@ -7,14 +7,15 @@ Every term is a function of the plan table that returns, for the moments at whic
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ppadvisor.engine.inputs import FloatArray, PlanInputs, by_kind, once_per_size
+from ppadvisor.engine.inputs import FloatArray, PlanInputs, by_kind
 from ppadvisor.engine.memory_activations import (
     embedding_activations_bytes,
     embedding_gradient_bytes,
@@ -39,7 +40,8 @@ from ppadvisor.engine.memory_states import (
     whole_gradients_bytes,
 )
 from ppadvisor.engine.memory_waiting import sent_gradients_bytes, waiting_activations_bytes, waiting_head_bytes
-from ppadvisor.engine.recomputation import drops, group_layers, recomputed_share, under_own_choice
+from ppadvisor.engine.once import once_per_layer
+from ppadvisor.engine.recomputation import by_chunk, drops, group_layers, recomputed_share, under_own_choice
 from ppadvisor.engine.split_work import layer_backward_work_bytes, loss_bytes, recomputed_layer_bytes
 from ppadvisor.specs.assumptions import Assumption
 from ppadvisor.specs.recomputation import NONE, Recomputation
@@ -106,7 +108,7 @@ class MemoryTable:
     high: FloatArray
     """The conservative end: what the assumptions about memory, each at the heavy end of its range, add together."""
     moment: NDArray[np.int64]
-    """Index into MOMENTS."""
+    """Index into MOMENTS; with the terms alone."""
     below: dict[str, FloatArray]
     """How far each allowance may be below its middle."""
     above: dict[str, FloatArray]
@@ -116,29 +118,32 @@ class MemoryTable:
 def memory_table(inputs: PlanInputs, *, keep_terms: bool) -> MemoryTable:
     """Evaluate every term, take each stage's highest moment. Without `keep_terms` only the sums are kept."""
     nothing = np.zeros_like(inputs.stages.count, dtype=np.float64)
+    # then it matters what comes and goes, and when
+    eager = inputs.problem.framework.eager_temporaries
     allocated_at, static_at, made = _Sums(nothing), _Sums(nothing), dict[str, Term]()
     for name, term in TERMS:
         of_term = term(inputs)
         allocated_at.add(of_term)
-        if name in BETWEEN_STEPS:
+        if name in BETWEEN_STEPS and eager:
             static_at.add(of_term)
         if keep_terms:
             made[name] = of_term
-    moment, allocated = allocated_at.highest()
+    allocated = allocated_at.highest()
+    moment = allocated_at.moment_of(allocated) if keep_terms or eager else np.zeros(allocated.shape, dtype=np.int64)
+    transient = allocated - static_at.at(moment) if eager else allocated
+    low, middle, high = (_allowances(inputs, allocated, transient, end) for end in ENDS)
+    # padding groups hold nothing and must never bind
+    real = np.minimum(inputs.stages.ranks, 1.0)
+    total = (allocated + _sum_of(middle.values())) * real
+    above = {name: high[name] - middle[name] for name in ALLOWANCES} | {"unbalanced": _unbalanced_bytes(inputs)}
+    conservative = total + together(above) * real
+    if not keep_terms:
+        return MemoryTable({}, allocated * real, total, conservative, moment, {}, {})
     chosen = [moment == index for index in range(len(MOMENTS))]
     terms = {name: _chosen(term, chosen) for name, term in made.items()}
-    transient = allocated - static_at.at(moment)
-    low, middle, high = (_allowances(inputs, allocated, transient, end) for end in ENDS)
-    if keep_terms:
-        terms |= middle
-    # padding groups hold nothing and must never bind
-    real = inputs.stages.count > 0
-    total = (allocated + sum(middle.values())) * real
-    load = inputs.problem.assumptions.expert_load_factor
-    unbalanced = _dispatched_bytes(inputs) * (load.high / load.value - 1.0)
     below = {name: middle[name] - low[name] for name in ALLOWANCES}
-    above = {name: high[name] - middle[name] for name in ALLOWANCES} | {"unbalanced": unbalanced}
-    return MemoryTable(terms, allocated * real, total, total + together(above) * real, moment, below, above)
+    terms, below, above = ({name: one + nothing for name, one in of.items()} for of in (terms | middle, below, above))
+    return MemoryTable(terms, allocated * real, total, conservative, moment, below, above)
 
 
 class _Sums:
@@ -156,15 +161,15 @@ class _Sums:
                 made[key] = before + values
             self._sums[moment] = made[key]
 
-    def highest(self) -> tuple[NDArray[np.int64], FloatArray]:
-        """(index of the highest moment, the first of equals; the sum there)."""
-        first, *others = self._sums.values()
-        index, highest = np.zeros_like(first, dtype=np.int64), first
-        for number, other in enumerate(others, 1):
-            above = other > highest
-            index = np.where(above, number, index)
-            highest = np.where(above, other, highest)
-        return index, highest
+    def highest(self) -> FloatArray:
+        """The sum at the highest moment of each plan and stage."""
+        distinct = {id(values): values for values in self._sums.values()}
+        return np.asarray(reduce(np.maximum, distinct.values()))
+
+    def moment_of(self, highest: FloatArray) -> NDArray[np.int64]:
+        """Index of the highest moment, the first of equals."""
+        sums = [values == highest for values in self._sums.values()]
+        return np.asarray(np.select(sums, range(len(sums))))
 
     def at(self, moment: NDArray[np.int64]) -> FloatArray:
         """The sum at a moment of each plan and stage."""
@@ -186,26 +191,40 @@ def _chosen(term: Term, chosen: Sequence[NDArray[np.bool_]]) -> FloatArray:
 
 def together(ranges: Mapping[str, FloatArray]) -> FloatArray:
     """How far a sum may lie off when each part may lie so far off by itself: the root of the sum of squares."""
-    squares = [size**2 for size in ranges.values()]
-    return np.asarray(np.sqrt(sum(squares[1:], squares[0])))
+    return np.asarray(np.sqrt(_sum_of(size * size for size in ranges.values())))
+
+
+def _sum_of(parts: Iterable[FloatArray]) -> FloatArray:
+    """The sum of arrays that have one shape or are stretched to it: the small ones first, which costs least."""
+    first, *others = sorted(parts, key=np.size)
+    return np.asarray(sum(others, first))
+
+
+def _unbalanced_bytes(inputs: PlanInputs) -> FloatArray:
+    """What an uneven routing of tokens to experts adds at the heavy end of its range, (plans, stages)."""
+    load = inputs.problem.assumptions.expert_load_factor
+    return _dispatched_bytes(inputs) * (load.high / load.value - 1.0)
 
 
 def _dispatched_bytes(inputs: PlanInputs) -> FloatArray:
     """What grows with unbalanced routing, (plans, stages): dispatched tokens in the stash and in the layer in work."""
     if inputs.problem.model.moe is None:
-        return np.zeros(inputs.stages.count.shape)
+        return np.zeros((1, 1))
     whole = _dispatched_per_layer(inputs, NONE)
     kept = under_own_choice(inputs, _dispatched_per_layer)
     full = inputs.plans.recomputed_fully()[:, None]
     again = np.where(full, inputs.largest_layer(whole) * group_layers(inputs), inputs.largest_layer(whole - kept))
-    of_chunks = inputs.per_chunk(kept) * (1.0 - recomputed_share(inputs)) * inputs.chunk_in_flight
-    stash = inputs.stages.all_chunks(of_chunks)
+    if inputs.stash is None and not by_chunk(inputs):
+        stash = inputs.per_stage(np.where(full, 0.0, kept)) * inputs.alike_in_flight
+    else:
+        of_chunks = inputs.per_chunk(kept) * (1.0 - recomputed_share(inputs)) * inputs.chunk_in_flight
+        stash = inputs.stages.all_chunks(of_chunks)
     # what waits for its weight gradient is whole, recomputed where it had to be
     waiting = (inputs.per_chunk(whole) * inputs.stash.at_peak.waiting).sum(axis=2) if inputs.stash else 0.0
     return np.asarray(stash + again + waiting)
 
 
-@once_per_size
+@once_per_layer
 def _dispatched_per_layer(inputs: PlanInputs, choice: Recomputation) -> FloatArray:
     """Bytes of the tensors of dispatched tokens that a layer keeps under a selective recomputation, (plans, kinds)."""
     problem = inputs.problem
@@ -228,7 +247,7 @@ def communicator_groups(inputs: PlanInputs) -> FloatArray:
 
 
 def _allowances(inputs: PlanInputs, allocated: FloatArray, transient: FloatArray, end: End) -> dict[str, FloatArray]:
-    """The allowances in the middle or at an end of their ranges, (plans, stages) each.
+    """The allowances in the middle or at an end of their ranges, (plans, stages) each or stretched to that.
 
     `transient`: what of the allocated comes and goes with the micro-batches.
     """
@@ -242,9 +261,7 @@ def _allowances(inputs: PlanInputs, allocated: FloatArray, transient: FloatArray
     return {
         "allocator_overhead": lost,
         "step_blocks": step_blocks_bytes(inputs, of(assumed.reduction_buckets)),
-        "cuda_context": np.full_like(allocated, of(assumed.cuda_context_bytes)),
-        "workspace": np.full_like(allocated, of(assumed.workspace_bytes)),
-        "communicator_buffers": communicator_groups(inputs)[:, None]
-        * np.ones_like(allocated)
-        * of(assumed.communicator_bytes),
+        "cuda_context": np.full((1, 1), of(assumed.cuda_context_bytes)),
+        "workspace": np.full((1, 1), of(assumed.workspace_bytes)),
+        "communicator_buffers": communicator_groups(inputs)[:, None] * of(assumed.communicator_bytes),
     }

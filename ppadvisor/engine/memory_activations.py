@@ -5,12 +5,23 @@ from __future__ import annotations
 import numpy as np
 
 from ppadvisor.engine.inputs import FloatArray, PlanInputs
-from ppadvisor.engine.memory_axes import IN_PIPELINE, NOTHING, Term, at, plus, while_in_flight, while_waiting
-from ppadvisor.engine.recomputation import layer_input_bytes, saved_per_chunk
+from ppadvisor.engine.memory_axes import (
+    IN_PIPELINE,
+    NOTHING,
+    Term,
+    at,
+    plus,
+    while_alike,
+    while_in_flight,
+    while_waiting,
+)
+from ppadvisor.engine.recomputation import layer_input_bytes, saved_per_chunk, saved_per_rank
 
 
 def saved_activations_bytes(inputs: PlanInputs) -> Term:
     """What the layers of the stage keep, times the micro-batches in flight there."""
+    if inputs.stash is None:
+        return while_alike(inputs, *saved_per_rank(inputs))
     saved = saved_per_chunk(inputs)
     return while_in_flight(inputs, lambda in_flight: saved * in_flight)
 
@@ -38,8 +49,12 @@ def embedding_activations_bytes(inputs: PlanInputs) -> Term:
     """Token ids (8 bytes a token) and, with dropout, its mask, of every micro-batch in flight on the first stage."""
     training = inputs.problem.training
     mask = inputs.problem.model.hidden_size / inputs.sequence_ways if training.dropout else 0.0
-    each = (inputs.tokens * (8 + mask))[:, None, None] * inputs.stages.chunk_embedding
-    return while_in_flight(inputs, lambda in_flight: each * in_flight)
+    each = inputs.tokens * (8 + mask)
+    if inputs.stash is None:
+        of_rank = each[:, None] * inputs.stages.has_embedding
+        return while_alike(inputs, of_rank, of_rank)
+    of_chunks = each[:, None, None] * inputs.stages.chunk_embedding
+    return while_in_flight(inputs, lambda in_flight: of_chunks * in_flight)
 
 
 def head_activations_bytes(inputs: PlanInputs) -> Term:
@@ -47,14 +62,16 @@ def head_activations_bytes(inputs: PlanInputs) -> Term:
 
     At the loss's own moments its micro-batch is counted by `logits_bytes`, so one less is counted here.
     """
-    norm, loss = (each[:, None, None] for each in (final_norm_bytes(inputs), _kept_loss_bytes(inputs)))
-    most = inputs.head_in_flight[:, None, None]
+    each = final_norm_bytes(inputs), _kept_loss_bytes(inputs), inputs.head_in_flight
 
     def kept(in_flight: FloatArray) -> FloatArray:
+        norm, loss, most = (of_plans.reshape(-1, *(1,) * (in_flight.ndim - 1)) for of_plans in each)
         heads = np.minimum(in_flight, most)
-        return np.asarray((norm * heads + loss * np.maximum(heads - 1.0, 0.0)) * inputs.stages.chunk_head)
+        return np.asarray(norm * heads + loss * np.maximum(heads - 1.0, 0.0))
 
-    return while_in_flight(inputs, kept)
+    if inputs.stash is None:
+        return while_alike(inputs, inputs.stages.has_head, inputs.stages.head_with_embedding, kept)
+    return while_in_flight(inputs, lambda in_flight: kept(in_flight) * inputs.stages.chunk_head)
 
 
 def final_norm_bytes(inputs: PlanInputs) -> FloatArray:
@@ -83,7 +100,7 @@ def held_logits(inputs: PlanInputs) -> FloatArray:
     """
     framework, training = inputs.problem.framework, inputs.problem.training
     held = np.full(len(inputs.plans), framework.loss(training).kept_bytes)
-    for schedule, rows in inputs.rows_by_schedule():
+    for schedule, rows in inputs.by_schedule:
         if schedule.id in framework.holds_logits:
             held[rows] = np.maximum(held[rows], training.activation_bytes)
     return held
@@ -121,11 +138,11 @@ def spread_head_bytes(inputs: PlanInputs) -> Term:
     its dropout mask. Source: sail-sg/VocabularyParallelism (commit 6191c3bf), vocab_parallel_schedule.py:270-311, :837,
     vocab_output.py:100-344, counted over its own order of work; about 1 % of the peak is still missing.
     """
-    if not any(schedule.spreads_head for schedule, _ in inputs.rows_by_schedule()):
+    if not any(schedule.spreads_head for schedule, _ in inputs.by_schedule):
         return NOTHING
     rates = np.zeros((len(inputs.plans), 2))
     spread = np.zeros(len(inputs.plans))
-    for schedule, rows in inputs.rows_by_schedule():
+    for schedule, rows in inputs.by_schedule:
         rates[rows], spread[rows] = schedule.head_buffers, schedule.spreads_head
     problem, plans = inputs.problem, inputs.plans
     hidden = inputs.tokens * problem.model.hidden_size / inputs.sequence_ways

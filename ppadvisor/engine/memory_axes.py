@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ppadvisor.engine.inputs import FloatArray, PlanInputs, remembered
+from ppadvisor.engine.inputs import FloatArray, PlanInputs
+from ppadvisor.engine.once import remembered
 from ppadvisor.engine.stash import Held
 
 MOMENTS: tuple[str, ...] = ("layer_backward", "loss", "head_backward", "embedding_backward", "optimizer_step")
@@ -76,6 +77,24 @@ def _held_at(inputs: PlanInputs, moment: str) -> Held | None:
 def while_in_flight(inputs: PlanInputs, of_chunks: Callable[[FloatArray], FloatArray]) -> Term:
     """What hangs on the micro-batches in flight in each chunk, (plans, stages, chunks) -> the same; chunks summed."""
     return _in_pipeline(inputs, in_flight_at, of_chunks)
+
+
+def while_alike(
+    inputs: PlanInputs,
+    whole: FloatArray,
+    of_embedding: FloatArray,
+    count: Callable[[FloatArray], FloatArray] = np.asarray,
+) -> Term:
+    """As `while_in_flight` where the order of work is not known, so that all chunks of a rank hold alike.
+
+    `whole`: bytes that the chunks of a rank have for each of `count(micro-batches in flight)`, (plans, stages);
+    `of_embedding`: of them those of the chunks with the embedding.
+    """
+    in_flight = inputs.alike_in_flight
+    counted = count(in_flight)
+    peak = whole * counted
+    one_less = of_embedding * (counted - count(np.maximum(in_flight - 1.0, 0.0)))
+    return at(peak, "layer_backward", *AT_LOSS) | at(peak - one_less, "embedding_backward")
 
 
 def while_waiting(inputs: PlanInputs, each: FloatArray) -> Term:

@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import numpy as np
 
-from ppadvisor.engine.inputs import FloatArray, PlanInputs, by_kind, of_rows, once_per_size
+from ppadvisor.engine.inputs import FloatArray, PlanInputs, by_kind
 from ppadvisor.engine.memory_axes import IN_PIPELINE, NOTHING, Term, always, at
+from ppadvisor.engine.once import of_rows, once_per_layer, remembered
 from ppadvisor.engine.parameters import layer_weights
 
 
-def _sharded(inputs: PlanInputs, from_stage: int) -> tuple[FloatArray, FloatArray]:
-    """(dense, expert) divisor of a state that ZeRO shards from stage `from_stage` on, (plans, 1)."""
+@remembered
+def own_parameters(inputs: PlanInputs, from_stage: int) -> FloatArray:
+    """Parameters of a stage of which one rank keeps a state that ZeRO shards from `from_stage` on, (plans, stages)."""
+    dense, expert = inputs.parameters
     on = inputs.plans.optimizer_sharding >= from_stage
-    dense = np.where(on, inputs.sharding_ways, 1.0)
-    expert = np.where(on, inputs.expert_sharding_ways, 1.0)
-    return dense[:, None], expert[:, None]
+    if not on.any():
+        return dense + expert
+    dense_ways = np.where(on, inputs.sharding_ways, 1.0)
+    expert_ways = np.where(on, inputs.expert_sharding_ways, 1.0)
+    return np.asarray(dense / dense_ways[:, None] + expert / expert_ways[:, None])
 
 
 def _state(inputs: PlanInputs, bytes_per_parameter: float, from_stage: int) -> FloatArray:
-    dense, expert = inputs.parameters
-    dense_ways, expert_ways = _sharded(inputs, from_stage)
-    return bytes_per_parameter * (dense / dense_ways + expert / expert_ways)
+    return bytes_per_parameter * own_parameters(inputs, from_stage)
 
 
 def gradient_bytes_per_parameter(inputs: PlanInputs) -> int:
@@ -132,9 +135,9 @@ def step_blocks_bytes(inputs: PlanInputs, buckets: float) -> FloatArray:
     """
     bucket = inputs.problem.framework.reduction_bucket_elements
     if not bucket:
-        return np.zeros(inputs.stages.count.shape)
+        return np.zeros((1, 1))
     whole = sum(inputs.parameters)
-    share = sum(part / ways for part, ways in zip(inputs.parameters, _sharded(inputs, 1), strict=True))
+    share = own_parameters(inputs, from_stage=1)
     ends = np.maximum(inputs.stages.has_embedding, inputs.stages.has_head)
     table = (inputs.problem.model.hidden_size * inputs.vocab_size / inputs.plans.tensor_parallel)[:, None] * ends
     if gradient_bytes_per_parameter(inputs) == 4:
@@ -165,7 +168,7 @@ def distinct_matrix_parameters(inputs: PlanInputs) -> FloatArray:
     return inputs.largest_layer(_distinct_matrix_parameters(inputs))
 
 
-@once_per_size
+@once_per_layer
 def _distinct_matrix_parameters(inputs: PlanInputs) -> FloatArray:
     """The same of a layer of each kind, (plans, kinds)."""
     model = inputs.problem.model
@@ -195,9 +198,7 @@ def weight_gradient_buffers_bytes(inputs: PlanInputs) -> Term:
 
 def weight_versions_bytes(inputs: PlanInputs) -> Term:
     """Asynchronous schedules: the older versions of its weights that a rank keeps for the backwards still to come."""
-    several = [
-        (schedule.weight_versions, rows) for schedule, rows in inputs.rows_by_schedule() if schedule.weight_versions
-    ]
+    several = [(schedule.weight_versions, rows) for schedule, rows in inputs.by_schedule if schedule.weight_versions]
     if not several:
         return NOTHING
     versions = np.ones_like(inputs.stages.count, dtype=np.float64)

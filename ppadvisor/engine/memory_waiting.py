@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from ppadvisor.engine.inputs import FloatArray, PlanInputs, by_kind, once_per_size
+from ppadvisor.engine.inputs import FloatArray, PlanInputs, by_kind
 from ppadvisor.engine.memory_activations import final_norm_bytes
 from ppadvisor.engine.memory_axes import NOTHING, Term, once_sent, while_waiting
+from ppadvisor.engine.once import once_per_layer
 from ppadvisor.engine.recomputation import layer_input_bytes, layer_saved, recomputed_share, saved_per_chunk
 from ppadvisor.engine.stash import Held
 
 
-@once_per_size
+@once_per_layer
 def waiting_per_layer(inputs: PlanInputs) -> FloatArray:
     """Bytes one layer of each kind holds between its input gradient and its weight gradient, (plans, kinds).
 
@@ -113,11 +114,15 @@ def waiting_norm_per_microbatch(inputs: PlanInputs) -> FloatArray:
 
 def waiting_head_bytes(inputs: PlanInputs) -> Term:
     """Split backward: `waiting_head_per_microbatch` for every micro-batch that waits on the chunk with the head."""
+    if inputs.stash is None:
+        return NOTHING
     return while_waiting(inputs, waiting_head_per_microbatch(inputs)[:, None, None] * inputs.stages.chunk_head)
 
 
 def waiting_norm_bytes(inputs: PlanInputs) -> Term:
     """Of `waiting_head_bytes`, what the head keeps of its input: what was saved, no gradient."""
+    if inputs.stash is None:
+        return NOTHING
     return while_waiting(inputs, waiting_norm_per_microbatch(inputs)[:, None, None] * inputs.stages.chunk_head)
 
 

@@ -8,18 +8,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
-from functools import cached_property, lru_cache
+from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
+from ppadvisor.engine.stages import Stages as Stages
 from ppadvisor.specs.model import ModelSpec
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 Split = tuple[int, ...]
 
@@ -53,6 +50,7 @@ def balanced_split(num_layers: int, pipeline_parallel: int, embedding: int = 0, 
     return tuple(sizes) if min(sizes) >= 0 else None
 
 
+@lru_cache(maxsize=4096)
 def candidate_splits(num_layers: int, num_stages: int, head: float = 0.0) -> tuple[Split, ...]:
     """The splits a search looks at for p v stages, the plain even one first. Empty where there are more than layers.
 
@@ -74,68 +72,6 @@ def candidate_splits(num_layers: int, num_stages: int, head: float = 0.0) -> tup
 
 Placement = tuple[tuple[int, ...], ...]
 """For each rank, the stage (in model order) of each of its chunks."""
-
-
-@dataclass(frozen=True)
-class Stages:
-    """What the ranks of several layouts hold: arrays (layouts, groups), padded with groups of count 0.
-
-    A group is a run of ranks that hold the same, so that in a search one look at each group is enough. With one group
-    a rank, every rank is shown. Arrays that begin with `chunk_` have an axis for the chunks of a rank, in a search one
-    entry for all that hold the same. There plans lie next to each other in memory (Fortran order), for a table is long
-    and the other axes are short.
-    """
-
-    first_stage: IntArray
-    """The first rank of the group."""
-    count: IntArray
-    chunk_count: FloatArray
-    """(layouts, groups, chunks): how many chunks of the rank hold the same; 0 where there is none."""
-    chunk_layers: FloatArray
-    """(layouts, groups, chunks, kinds): layers of each kind, multi-token-prediction layers included."""
-    chunk_embedding: FloatArray
-    """(layouts, groups, chunks): 1 where the chunk holds the embedding; a share of it where that is spread."""
-    chunk_head: FloatArray
-    chunk_hands_over: FloatArray
-    """1 where the next stage of the model is on the same rank, so that nothing is sent."""
-    chunk_takes_over: FloatArray
-    """1 where the stage before is."""
-    adjacent: FloatArray
-    """(layouts,): boundaries between stages on neighbouring ranks."""
-    far: FloatArray
-    """(layouts,): boundaries between stages on ranks further apart (from the last rank back to the first)."""
-
-    @cached_property
-    def layers(self) -> FloatArray:
-        """(layouts, groups, kinds): layers of each kind, all chunks of a rank."""
-        return np.asarray(sum(self.chunk_layers[:, :, c] * self.chunk_count[:, :, c, None] for c in self._chunks))
-
-    @cached_property
-    def has_embedding(self) -> FloatArray:
-        """(layouts, groups): embeddings (or shares of one) that a rank holds."""
-        return self.all_chunks(self.chunk_embedding)
-
-    @cached_property
-    def has_head(self) -> FloatArray:
-        """(layouts, groups): heads (or shares of one) that a rank holds."""
-        return self.all_chunks(self.chunk_head)
-
-    def all_chunks(self, of_chunks: FloatArray) -> FloatArray:
-        """Sum a quantity of each chunk, (layouts, groups, chunks), over the chunks of a rank: (layouts, groups)."""
-        return np.asarray(sum(of_chunks[:, :, c] * self.chunk_count[:, :, c] for c in self._chunks))
-
-    @property
-    def _chunks(self) -> range:
-        return range(self.chunk_count.shape[2])
-
-    @property
-    def last_stage(self) -> IntArray:
-        """The last rank of each group."""
-        return self.first_stage + np.maximum(self.count - 1, 0)
-
-    def take(self, layouts: IntArray) -> Stages:
-        """The same for a list of layouts (repeats allowed): one row a plan."""
-        return Stages(*(np.take(getattr(self, field.name).T, layouts, axis=-1).T for field in fields(self)))
 
 
 @dataclass(frozen=True)
@@ -198,12 +134,6 @@ def _groups_of(model: ModelSpec, layouts: Sequence[Layout], every_stage: bool) -
     return [_groups(tuple(kind_of_layer), model.mtp_num_layers, layout, every_stage) for layout in layouts]
 
 
-def look_sizes(model: ModelSpec, layouts: Sequence[Layout]) -> list[tuple[int, int]]:
-    """(groups of ranks, different chunks of one rank) of each layout: what a search looks at."""
-    grouped = _groups_of(model, layouts, every_stage=False)
-    return [(len(groups), max(len(chunks) for _, _, chunks in groups)) for groups in grouped]
-
-
 def stage_ranks(placement: Placement) -> list[int]:
     """The rank of each stage in model order; of two copies the first."""
     rank_of: dict[int, int] = {}
@@ -213,19 +143,20 @@ def stage_ranks(placement: Placement) -> list[int]:
     return [rank_of[stage] for stage in range(len(rank_of))]
 
 
-def _boundaries(layout: Layout) -> tuple[int, int]:
+@lru_cache(maxsize=1024)
+def _boundaries(placement: Placement) -> tuple[int, int]:
     """(boundaries between neighbouring ranks, between ranks further apart); those within a rank cost nothing."""
-    ranks = stage_ranks(layout.placement)
-    steps = [abs(after - before) for before, after in pairwise(ranks)]
+    steps = [abs(after - before) for before, after in pairwise(stage_ranks(placement))]
     return sum(step == 1 for step in steps), sum(step > 1 for step in steps)
 
 
 def stages_of(model: ModelSpec, layouts: Sequence[Layout], *, every_stage: bool) -> Stages:
     """The ranks of each layout, in runs of equal ones (`every_stage` False) or one by one."""
     grouped = _groups_of(model, layouts, every_stage)
-    shape = (len(layouts), max(len(groups) for groups in grouped))
-    chunks = max(len(held) for groups in grouped for _, _, held in groups)
+    shape = (len(layouts), max((len(groups) for groups in grouped), default=1))
+    chunks = max((len(held) for groups in grouped for _, _, held in groups), default=1)
     num_kinds = len(model.layer_kinds()[0])
+    boundaries = np.array([_boundaries(layout.placement) for layout in layouts], dtype=np.float64).reshape(-1, 2)
     order: Literal["C", "F"] = "C" if every_stage else "F"
     stages = Stages(
         np.zeros(shape, dtype=np.int64, order=order),
@@ -233,7 +164,7 @@ def stages_of(model: ModelSpec, layouts: Sequence[Layout], *, every_stage: bool)
         np.zeros((*shape, chunks), order=order),
         np.zeros((*shape, chunks, num_kinds), order=order),
         *(np.zeros((*shape, chunks), order=order) for _ in range(4)),
-        *np.array([_boundaries(layout) for layout in layouts], dtype=np.float64).T,
+        *boundaries.T,
     )
     for i, groups in enumerate(grouped):
         for j, (first, count, held) in enumerate(groups):

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ppadvisor.engine.inputs import FloatArray, PlanInputs, by_kind, of_rows, once_per_size, remembered
+from ppadvisor.engine.inputs import FloatArray, PlanInputs, by_kind
+from ppadvisor.engine.once import of_rows, once_per_layer, remembered
 from ppadvisor.frameworks.profile import Tensor
 from ppadvisor.specs.recomputation import NONE, Recomputation
 
 IntArray = NDArray[np.int64]
 
 
-def rows_by_choice(inputs: PlanInputs) -> Iterator[tuple[Recomputation, IntArray]]:
-    """Each recomputation in the table with the rows that do it."""
-    for index, choice in enumerate(inputs.plans.recomputations):
-        rows = np.flatnonzero(inputs.plans.recompute == index)
-        if len(rows):
-            yield choice, rows
+@remembered
+def used_choices(inputs: PlanInputs) -> list[Recomputation]:
+    """The recomputations that a plan of the table does."""
+    used = np.bincount(inputs.plans.recompute, minlength=len(inputs.plans.recomputations)).tolist()
+    return [choice for choice, number in zip(inputs.plans.recomputations, used, strict=True) if number]
 
 
 def drops(choice: Recomputation, tensor: Tensor) -> bool:
@@ -41,9 +41,9 @@ def under_own_choice(inputs: PlanInputs, of_choice: Callable[[PlanInputs, Recomp
         place[index] = list(first).index((choice.kind, choice.modules))
     if len(first) == 1:
         return of_choice(inputs, *first.values())
-    distinct, row = inputs.sizes or (inputs, np.arange(len(inputs.plans)))
-    made = np.concatenate([of_choice(distinct, choice) for choice in first.values()])
-    return of_rows(made, place[inputs.plans.recompute] * len(distinct.plans) + row)
+    layers, row = inputs.layers or (inputs, np.arange(len(inputs.plans)))
+    made = np.concatenate([of_choice(layers, choice) for choice in first.values()])
+    return of_rows(made, place[inputs.plans.recompute] * len(layers.plans) + row)
 
 
 @remembered
@@ -54,7 +54,7 @@ def layer_input_bytes(inputs: PlanInputs) -> FloatArray:
 
 
 @remembered
-@once_per_size
+@once_per_layer
 def layer_saved(inputs: PlanInputs, choice: Recomputation = NONE) -> FloatArray:
     """Bytes that one layer of each kind keeps for one micro-batch under a recomputation, (plans, kinds)."""
     if choice.kind == "full":
@@ -75,21 +75,33 @@ def saved_per_layer(inputs: PlanInputs) -> FloatArray:
 
 @remembered
 def _layers_and_period(inputs: PlanInputs) -> tuple[FloatArray, FloatArray]:
-    """(layers of each chunk that are recomputed; layers from one kept input to the next), (plans, stages, chunks).
+    """(layers of each chunk that are recomputed; layers from one kept input to the next), (plans, stages, chunks) or 1.
 
     Full recomputation by the method `block`: the first of each chunk (Megatron-LM core/transformer/
     transformer_block.py, _checkpointed_forward: a block is one virtual chunk); `uniform`: all, an input a group.
     """
-    held = inputs.stages.chunk_layers.sum(axis=3)
-    layers, period = np.zeros_like(held), np.ones_like(held)
-    for choice, rows in rows_by_choice(inputs):
-        if choice.kind != "full":
-            continue
-        if choice.method == "block":
-            layers[rows] = np.minimum(of_rows(held, rows), choice.num_layers)
-        else:
-            layers[rows], period[rows] = of_rows(held, rows), choice.num_layers
-    return layers, period
+    most, period = _of_choices(inputs, _most_layers), np.maximum(_of_choices(inputs, _group), 1.0)
+    return np.minimum(inputs.stages.chunk_layers.sum(axis=3), most[:, None, None]), period[:, None, None]
+
+
+def _of_choices(inputs: PlanInputs, of_choice: Callable[[Recomputation], float]) -> FloatArray:
+    """A number of each plan's recomputation, (plans,)."""
+    numbers = np.array([of_choice(choice) for choice in inputs.plans.recomputations], dtype=np.float64)
+    return np.asarray(numbers[inputs.plans.recompute])
+
+
+def _most_layers(choice: Recomputation) -> float:
+    """Layers of a chunk that are recomputed at most."""
+    if choice.kind != "full":
+        return 0.0
+    return choice.num_layers if choice.method == "block" else np.inf
+
+
+def _group(choice: Recomputation) -> int:
+    """Layers that are recomputed in one go at most."""
+    if choice.kind != "full":
+        return 0
+    return choice.num_layers if choice.method == "uniform" else 1
 
 
 @remembered
@@ -129,7 +141,7 @@ def repeated_for_weights(inputs: PlanInputs) -> FloatArray:
     if framework.repeats is None or not inputs.plans.recomputed_fully().any():
         return np.zeros_like(inputs.stages.chunk_embedding)
     split = np.zeros(len(inputs.plans))
-    for schedule, rows in inputs.rows_by_schedule():
+    for schedule, rows in inputs.by_schedule:
         split[rows] = schedule.splits_backward
     apart = 1.0 - framework.whole_backward_on_first * (inputs.stages.chunk_embedding > 0)
     return np.asarray(split[:, None, None] * apart * recomputed_share(inputs))
@@ -146,5 +158,19 @@ def weight_groups(inputs: PlanInputs) -> FloatArray:
 @remembered
 def group_layers(inputs: PlanInputs) -> FloatArray:
     """Layers that are recomputed in one go, (plans, stages): the group of `uniform`, one of `block`."""
-    layers, period = _layers_and_period(inputs)
-    return np.asarray(np.minimum(layers, period).max(axis=2))
+    return np.minimum(inputs.stages.largest_chunk, _of_choices(inputs, _group)[:, None])
+
+
+@remembered
+def by_chunk(inputs: PlanInputs) -> bool:
+    """Whether what a rank recomputes hangs on each of its chunks, as some layers of each do, not on all its layers."""
+    return any(choice.method == "block" or choice.num_layers > 1 for choice in used_choices(inputs))
+
+
+def saved_per_rank(inputs: PlanInputs) -> tuple[FloatArray, FloatArray]:
+    """Bytes that the layers of a rank keep for one micro-batch: of all chunks; of those with the embedding."""
+    if by_chunk(inputs):
+        saved = saved_per_chunk(inputs)
+        return inputs.stages.all_chunks(saved), inputs.stages.all_chunks(saved * (inputs.stages.chunk_embedding > 0))
+    per_layer = saved_per_layer(inputs)
+    return inputs.per_stage(per_layer), inputs.of_embedding(per_layer)

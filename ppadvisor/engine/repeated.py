@@ -8,9 +8,10 @@ import numpy as np
 
 from ppadvisor.engine.compute import Pass, activation_bytes, attention_core, linear_compute, moved_s
 from ppadvisor.engine.flops import attention_core_flops_per_token, megatron_flops_per_token
-from ppadvisor.engine.inputs import FloatArray, PlanInputs, of_rows
+from ppadvisor.engine.inputs import FloatArray, PlanInputs
+from ppadvisor.engine.once import of_rows
 from ppadvisor.engine.parameters import Shard, Weight, layer_weights
-from ppadvisor.engine.recomputation import recomputed_share, repeated_for_weights, weight_groups
+from ppadvisor.engine.recomputation import recomputed_share, repeated_for_weights, used_choices, weight_groups
 from ppadvisor.specs.model import LayerKind, ModelSpec
 from ppadvisor.specs.recomputation import Recomputation
 
@@ -62,10 +63,17 @@ def repeated_s(inputs: PlanInputs, kind: LayerKind, choice: Recomputation, parts
     return np.zeros(len(inputs.plans))
 
 
+def repeats_some(inputs: PlanInputs) -> bool:
+    """Whether a plan repeats some layers of a chunk and not all."""
+    return any(choice.method == "block" for choice in used_choices(inputs))
+
+
 def repeating_share(inputs: PlanInputs) -> FloatArray:
     """Of each chunk's layers, those that repeat `repeated_s`, (plans, stages, chunks): all, if not full by `block`."""
+    if not repeats_some(inputs):
+        return np.ones((1, 1, 1))
     full = inputs.plans.recomputed_fully()
-    return np.where(full[:, None, None], recomputed_share(inputs), 1.0) if full.any() else np.ones((1, 1, 1))
+    return np.where(full[:, None, None], recomputed_share(inputs), 1.0)
 
 
 def split_share(inputs: PlanInputs) -> FloatArray:
@@ -74,7 +82,7 @@ def split_share(inputs: PlanInputs) -> FloatArray:
     share = np.zeros_like(stages.chunk_head)
     first, last = stages.first_stage[:, :, None], stages.last_stage[:, :, None]
     merged = (last > first) | (stages.chunk_count.max(axis=2, keepdims=True) > 1)
-    for schedule, rows in inputs.rows_by_schedule():
+    for schedule, rows in inputs.by_schedule:
         p, m, _ = (column[rows][:, None, None] for column in inputs.plans.pipeline_sizes)
         ends = of_rows(first, rows), of_rows(last, rows)
         mean = sum(schedule.split_share(p, m, rank, chunk) for rank in ends for chunk in (0, 1)) / 4

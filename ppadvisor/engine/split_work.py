@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from ppadvisor.engine.inputs import FloatArray, PlanInputs, by_kind, once_per_size, remembered
+from ppadvisor.engine.inputs import FloatArray, PlanInputs, by_kind
 from ppadvisor.engine.layer_work import halves_in_work, last_matrix_bytes, made_again
 from ppadvisor.engine.memory_activations import logits_bytes, output_weight_gradient_bytes
 from ppadvisor.engine.memory_axes import NOTHING, Term, at, plus
 from ppadvisor.engine.memory_waiting import largest_in_chunk, saved_while_waiting, waiting_per_chunk
+from ppadvisor.engine.once import once_per_layer, remembered
 from ppadvisor.engine.recomputation import layer_saved, repeated_for_weights, weight_groups
 from ppadvisor.engine.stash import Steps, Work
 from ppadvisor.frameworks.profile import Repeats
@@ -133,7 +134,7 @@ def repeats_of(inputs: PlanInputs, kind: LayerKind) -> Repeats:
     return problem.framework.repeats(problem.model, problem.training, kind)
 
 
-@once_per_size
+@once_per_layer
 def left_per_layer(inputs: PlanInputs) -> FloatArray:
     """Bytes that the repeats of a recomputed layer leave behind until the stage's last weight gradient, (plans, kinds).
 
@@ -143,7 +144,7 @@ def left_per_layer(inputs: PlanInputs) -> FloatArray:
     return left * weight_groups(inputs)
 
 
-@once_per_size
+@once_per_layer
 def last_repeats(inputs: PlanInputs) -> FloatArray:
     """Bytes of repeats at the worst moment of a stage's last layer, (plans, kinds): those before, and a whole one.
 

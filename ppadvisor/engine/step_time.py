@@ -7,6 +7,7 @@ stages, imbalance, hand-offs), and what follows the pipeline.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,14 +22,17 @@ from ppadvisor.engine.communication import (
     tied_embedding_s,
 )
 from ppadvisor.engine.compute import Pass, embedding_compute, head_compute, layer_compute
-from ppadvisor.engine.inputs import FloatArray, PlanInputs, beside_stages, by_kind, once_per_size
+from ppadvisor.engine.inputs import FloatArray, PlanInputs, beside_stages, by_kind, over_kinds
 from ppadvisor.engine.memory_states import (
     gradient_bytes_per_parameter,
     main_gradient_bytes_per_parameter,
     optimizer_bytes_per_parameter,
+    own_parameters,
 )
+from ppadvisor.engine.once import once_per_layer
 from ppadvisor.engine.recomputation import under_own_choice
 from ppadvisor.engine.repeated import group_repeats_s, repeated_s, repeating_share, split_share
+from ppadvisor.engine.stages import Stages
 from ppadvisor.schedules.base import ChunkTotals
 from ppadvisor.specs.model import LayerKind
 from ppadvisor.specs.recomputation import Recomputation
@@ -36,6 +40,7 @@ from ppadvisor.specs.recomputation import Recomputation
 IntArray = NDArray[np.int64]
 
 WORK_PARTS: tuple[str, ...] = ("compute", "recompute", "tensor_parallel", "context_parallel", "expert_parallel")
+DIRECTIONS: tuple[str, ...] = ("forward", "backward")
 IDLE_PARTS: tuple[str, ...] = ("bubble", "imbalance", "handoff")
 STEP_PARTS: tuple[str, ...] = ("data_parallel", "optimizer", "overhead")
 
@@ -83,10 +88,10 @@ class StageTimes:
 
 def layer_passes(inputs: PlanInputs, kind: LayerKind, messages: bool = True) -> dict[str, Pass]:
     """The work of one layer of this kind by part, (plans,); without messages what ranks of a stage send is free."""
-    return plain_passes(inputs, kind, messages) | {"recompute": _repeated(inputs, kind, messages)}
+    return plain_passes(inputs, kind, messages) | {"recompute": repeated_pass(inputs, kind, messages)}
 
 
-@once_per_size
+@once_per_layer
 def plain_passes(inputs: PlanInputs, kind: LayerKind, messages: bool = True) -> dict[str, Pass]:
     """The work of one layer of this kind by part, nothing recomputed, (plans,)."""
     parts = {
@@ -99,7 +104,7 @@ def plain_passes(inputs: PlanInputs, kind: LayerKind, messages: bool = True) -> 
     return {name: one if messages or name == "compute" else nothing for name, one in parts.items()}
 
 
-@once_per_size
+@once_per_layer
 def plain_pass(inputs: PlanInputs, kind: LayerKind, messages: bool = True) -> Pass:
     """The same with its parts together."""
     parts = plain_passes(inputs, kind, messages)
@@ -107,7 +112,7 @@ def plain_pass(inputs: PlanInputs, kind: LayerKind, messages: bool = True) -> Pa
     return Pass(sum(forward[1:], forward[0]), sum(backward[1:], backward[0]), parts["compute"].weight_grad)
 
 
-def _repeated(inputs: PlanInputs, kind: LayerKind, messages: bool = True) -> Pass:
+def repeated_pass(inputs: PlanInputs, kind: LayerKind, messages: bool = True) -> Pass:
     """What each plan's recomputation repeats, all in the backward."""
 
     def under(sized: PlanInputs, choice: Recomputation) -> FloatArray:
@@ -116,49 +121,89 @@ def _repeated(inputs: PlanInputs, kind: LayerKind, messages: bool = True) -> Pas
     return Pass(np.zeros(len(inputs.plans)), under_own_choice(inputs, under))
 
 
-def stage_times(inputs: PlanInputs, *, messages: bool = True, by_part: bool = True) -> StageTimes:
-    """Forward and backward of every stage from its layers, the embedding and the head; messages as `layer_passes`.
-
-    Without `by_part` all work but what is recomputed goes by the name of `compute`: a search asks for no more.
-    """
-    if by_part:
-        per_kind = [layer_passes(inputs, kind, messages) for kind in inputs.kinds]
-    else:
-        both = [(plain_pass(inputs, kind, messages), _repeated(inputs, kind, messages)) for kind in inputs.kinds]
-        per_kind = [{"compute": plain, "recompute": repeated} for plain, repeated in both]
-    head, embedding = head_compute(inputs), embedding_compute(inputs)
-    ends = (embedding, inputs.stages.chunk_embedding), (head, inputs.stages.chunk_head)
+def stage_times(inputs: PlanInputs, *, messages: bool = True) -> StageTimes:
+    """Forward and backward of every stage from its layers, the embedding and the head; messages as `layer_passes`."""
+    per_kind = [layer_passes(inputs, kind, messages) for kind in inputs.kinds]
     forward = np.zeros_like(inputs.stages.chunk_head)
     backward, work = np.zeros_like(forward), {}
-    repeats = group_repeats_s(inputs, by_kind([np.asarray(of_kind["recompute"].backward) for of_kind in per_kind]))
+    repeats = group_repeats_s(inputs, of_kinds("backward", [of_kind["recompute"] for of_kind in per_kind]))
     split = split_share(inputs) if repeats.any() else np.ones_like(repeats)
-    for part in (name for name in WORK_PARTS if name in per_kind[0]):
+    for part in WORK_PARTS:
         passes = [of_kind[part] for of_kind in per_kind]
-        part_backward = inputs.per_chunk(by_kind([one.backward for one in passes]))
         if part == "recompute":
-            part_backward = part_backward * repeating_share(inputs)
+            part_backward = inputs.per_chunk(of_kinds("backward", passes)) * repeating_share(inputs)
             work[part] = inputs.stages.all_chunks(part_backward + repeats * split)
             backward = backward + part_backward
             continue
-        part_forward = inputs.per_chunk(by_kind([one.forward for one in passes]))
+        seconds = {name: of_kinds(name, passes) for name in DIRECTIONS}
         if part == "compute":
-            for end, where in ends:
-                part_forward = part_forward + end.forward[:, None, None] * where
-                part_backward = part_backward + end.backward[:, None, None] * where
-        work[part] = work.get(part, 0.0) + inputs.stages.all_chunks(part_forward + part_backward)
+            of_chunks = [with_ends(inputs, name, one).of(inputs.stages) for name, one in seconds.items()]
+        else:
+            of_chunks = [inputs.per_chunk(one) for one in seconds.values()]
+        part_forward, part_backward = of_chunks
+        work[part] = inputs.stages.all_chunks(part_forward + part_backward)
         forward, backward = forward + part_forward, backward + part_backward
-    weight_grad = inputs.per_chunk(by_kind([np.asarray(passes["compute"].weight_grad) for passes in per_kind]))
-    for end, where in ends:
-        weight_grad = weight_grad + np.asarray(end.weight_grad)[:, None, None] * where
-    return StageTimes(forward, backward, weight_grad, work, repeats, split)
+    weight_grad = with_ends(inputs, "weight_grad", of_kinds("weight_grad", [of["compute"] for of in per_kind]))
+    return StageTimes(forward, backward, weight_grad.of(inputs.stages), work, repeats, split)
 
 
-def totals_of(inputs: PlanInputs, times: StageTimes, *, links: bool) -> ChunkTotals:
+@dataclass(frozen=True)
+class Seconds:
+    """One direction of a layer of each kind, (plans, kinds), of the embedding and of the head, (plans,)."""
+
+    per_kind: FloatArray
+    embedding: FloatArray
+    head: FloatArray
+
+    def of(self, stages: Stages) -> FloatArray:
+        """Of each chunk, (plans, stages, chunks)."""
+        total = over_kinds(stages.chunk_layers, self.per_kind[:, None, None])
+        for end, where in ((self.embedding, stages.chunk_embedding), (self.head, stages.chunk_head)):
+            total = total + end[:, None, None] * where
+        return total
+
+
+def with_ends(inputs: PlanInputs, name: str, per_kind: FloatArray) -> Seconds:
+    """One direction, (plans, kinds) of layers, with that of the embedding and of the head."""
+    ends = (np.asarray(getattr(end, name)) for end in (embedding_compute(inputs), head_compute(inputs)))
+    return Seconds(per_kind, *ends)
+
+
+def of_kinds(name: str, passes: Sequence[Pass]) -> FloatArray:
+    """One direction of the passes of a layer of each kind, (plans, kinds)."""
+    return by_kind([np.asarray(getattr(one, name)) for one in passes])
+
+
+@dataclass(frozen=True)
+class ChunkSeconds:
+    """Seconds of single chunks, (plans, stages, chunks), 0 where there is none; and what is infinite there, else 0."""
+
+    forward: FloatArray
+    input_grad: FloatArray
+    weight_grad: FloatArray
+    padding: FloatArray
+
+    @staticmethod
+    def of(inputs: PlanInputs, times: StageTimes) -> ChunkSeconds:
+        """Those of the ranks."""
+        weight_grad = times.weight_grad + times.mean_repeats
+        return ChunkSeconds(times.forward, times.input_grad, weight_grad, inputs.stages.chunk_padding)
+
+    def extremes(self) -> dict[str, FloatArray]:
+        """The lightest and heaviest chunk of all ranks by kind of work, (plans,)."""
+        kinds = {"forward": self.forward, "input_grad": self.input_grad, "weight_grad": self.weight_grad}
+        most = {f"chunk_{kind}_max_s": s.max(axis=(1, 2)) for kind, s in kinds.items()}
+        least = {f"chunk_{kind}_min_s": (s + self.padding).min(axis=(1, 2)) for kind, s in kinds.items()}
+        return least | most
+
+
+def totals_of(inputs: PlanInputs, times: StageTimes, *, links: bool, chunks: ChunkSeconds | None = None) -> ChunkTotals:
     """What the schedules' array forms need, (plans,); without links the hand-offs are free.
 
-    Of two copies of the model the first is taken: what is wanted is the time of each stage.
+    Of two copies of the model the first is taken: what is wanted is the time of each stage. `chunks`: what the single
+    chunks take, where `times` are those of whole ranks.
     """
-    count = inputs.stages.count
+    stages = inputs.stages
     forward = _of_a_rank(inputs, times.forward)
     backward = _of_a_rank(inputs, times.backward + times.mean_repeats)
     busy = forward + backward
@@ -167,39 +212,27 @@ def totals_of(inputs: PlanInputs, times: StageTimes, *, links: bool) -> ChunkTot
     heaviest = busy.max(axis=1)
     lighter = heaviest[:, None] - busy
     # groups behind the last of the heaviest stages; padding (count 0) comes last and is transparent
-    behind = np.logical_and.accumulate(((lighter > 0) | (count == 0))[:, ::-1], axis=1)[:, ::-1]
-    last = (count > 0).sum(axis=1) - 1
+    behind = np.logical_and.accumulate(((lighter > 0) | (stages.count == 0))[:, ::-1], axis=1)[:, ::-1]
+    last = (stages.count > 0).sum(axis=1) - 1
     return ChunkTotals(
-        rank_sum_s=(busy * count).sum(axis=1),
+        rank_sum_s=(busy * stages.ranks).sum(axis=1),
         rank_max_s=heaviest,
-        rank_min_s=np.where(count > 0, busy, np.inf).min(axis=1),
+        rank_min_s=(busy + stages.padding).min(axis=1),
         forward_max_s=forward.max(axis=1),
         backward_max_s=backward.max(axis=1),
         rank_last_s=np.take_along_axis(busy, last[:, None], axis=1)[:, 0],
-        behind_max_s=(lighter * count * behind).sum(axis=1),
+        behind_max_s=(lighter * stages.ranks * behind).sum(axis=1),
         handoff_sum_s=handoff.sum_s if links else zero,
         handoff_max_s=handoff.max_s if links else zero,
-        **_chunk_extremes(inputs, times),
+        **(chunks or ChunkSeconds.of(inputs, times)).extremes(),
     )
 
 
 def _of_a_rank(inputs: PlanInputs, of_chunks: FloatArray) -> FloatArray:
     """A rank's chunks together, (plans, stages); of two copies the first alone."""
     both = (inputs.copies > 1)[:, None]
-    return np.asarray(np.where(both, of_chunks[:, :, 0], inputs.stages.all_chunks(of_chunks)))
-
-
-def _chunk_extremes(inputs: PlanInputs, times: StageTimes) -> dict[str, FloatArray]:
-    """The lightest and heaviest chunk of all ranks by kind of work, (plans,)."""
-    kinds = {
-        "forward": times.forward,
-        "input_grad": times.input_grad,
-        "weight_grad": times.weight_grad + times.mean_repeats,
-    }
-    real = inputs.stages.chunk_count > 0
-    least = {f"chunk_{kind}_min_s": np.where(real, s, np.inf).min(axis=(1, 2)) for kind, s in kinds.items()}
-    most = {f"chunk_{kind}_max_s": np.where(real, s, 0.0).max(axis=(1, 2)) for kind, s in kinds.items()}
-    return least | most
+    every = inputs.stages.all_chunks(of_chunks)
+    return np.where(both, of_chunks[:, :, 0], every) if both.any() else every
 
 
 def _take(totals: ChunkTotals, rows: IntArray) -> ChunkTotals:
@@ -209,7 +242,7 @@ def _take(totals: ChunkTotals, rows: IntArray) -> ChunkTotals:
 def pipeline_s(inputs: PlanInputs, totals: ChunkTotals) -> FloatArray:
     """Makespan of the pipeline by each schedule's array form, (plans,)."""
     result = np.zeros(len(inputs.plans))
-    for schedule, rows in inputs.rows_by_schedule():
+    for schedule, rows in inputs.by_schedule:
         p, m, v = (column[rows] for column in inputs.plans.pipeline_sizes)
         result[rows] = schedule.pipeline_time_s(p, m, v, _take(totals, rows))
     return result
@@ -222,7 +255,7 @@ def equal_stages_s(inputs: PlanInputs, times: StageTimes) -> FloatArray:
     of_names = ("f", times.forward), ("b", times.backward + again), ("w", times.weight_grad + again)
     mean = {name: (of_chunks * count).sum(axis=(1, 2)) / ranks / inputs.copies for name, of_chunks in of_names}
     result = np.zeros(len(inputs.plans))
-    for schedule, rows in inputs.rows_by_schedule():
+    for schedule, rows in inputs.by_schedule:
         p, m, v = (column[rows] for column in inputs.plans.pipeline_sizes)
         forward, backward, weight = (mean[name][rows] / v for name in "fbw")
         split = weight if schedule.splits_backward else np.zeros_like(weight)
@@ -233,17 +266,11 @@ def equal_stages_s(inputs: PlanInputs, times: StageTimes) -> FloatArray:
 def optimizer_s(inputs: PlanInputs) -> FloatArray:
     """Optimizer step of each stage, (plans, stages): states read and written, gradients read, weights written."""
     gpu, assumed = inputs.problem.cluster.gpu, inputs.problem.assumptions
-    dense, expert = inputs.parameters
-    sharded = inputs.plans.optimizer_sharding[:, None] >= 1
-    own = np.where(
-        sharded,
-        dense / inputs.sharding_ways[:, None] + expert / inputs.expert_sharding_ways[:, None],
-        dense + expert,
-    )
     states = optimizer_bytes_per_parameter(inputs) + main_gradient_bytes_per_parameter(inputs)
-    moved = own * (2 * states + gradient_bytes_per_parameter(inputs) + inputs.problem.training.weight_bytes)
+    each = 2 * states + gradient_bytes_per_parameter(inputs) + inputs.problem.training.weight_bytes
+    moved = own_parameters(inputs, from_stage=1) * each
     # clearing the gradients touches all of them
-    moved = moved + gradient_bytes_per_parameter(inputs) * (dense + expert)
+    moved = moved + gradient_bytes_per_parameter(inputs) * sum(inputs.parameters)
     return moved / (gpu.hbm_bandwidth_bytes_per_s * beside_stages(assumed.hbm_efficiency.value))
 
 
@@ -269,13 +296,12 @@ def step_times(
     p, m = inputs.plans.pipeline_parallel, inputs.plans.num_microbatches
     # of two copies of the model a micro-batch passes one
     passes = m / inputs.copies
-    work = {name: passes * (part * inputs.stages.count).sum(axis=1) / p for name, part in times.work.items()}
+    work = {name: passes * (part * inputs.stages.ranks).sum(axis=1) / p for name, part in times.work.items()}
     busy = sum(work.values(), np.zeros(len(inputs.plans)))
-    real = inputs.stages.count > 0
     exposed = data_parallel_s(inputs, gradient_bytes_per_parameter(inputs))
     after = {
-        "data_parallel": np.where(real, exposed, 0.0).max(axis=1) + tied_embedding_s(inputs),
-        "optimizer": np.where(real, optimizer_s(inputs), 0.0).max(axis=1),
+        "data_parallel": exposed.max(axis=1) + tied_embedding_s(inputs),
+        "optimizer": optimizer_s(inputs).max(axis=1),
         "overhead": np.full(len(inputs.plans), inputs.problem.assumptions.step_overhead_s.value),
     }
     step = pipeline + sum(after.values(), np.zeros(len(inputs.plans)))

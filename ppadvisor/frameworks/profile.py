@@ -107,6 +107,8 @@ class Rule:
     message: Callable[[ModelSpec, TrainingSpec, PlanSpec], str]
     of_run: Callable[[ModelSpec, TrainingSpec], str | None] | None = None
     """What is wrong whatever the plan, where the rule is about model and training run alone."""
+    of_sizes: bool = False
+    """It asks for sizes alone (`PlanTable.distinct_sizes`), so that a search asks once for each of them."""
 
 
 def no_settings(_: ModelSpec, __: PlanSpec) -> dict[str, str]:

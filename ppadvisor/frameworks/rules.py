@@ -103,13 +103,13 @@ def _eager_context_message(_: ModelSpec, __: TrainingSpec, plan: PlanSpec) -> st
 
 
 COMMON_RULES: tuple[Rule, ...] = (
-    Rule("attention_heads", _heads, _heads_message),
-    Rule("key_value_groups", _groups, _groups_message),
-    Rule("feed_forward_width", _ffn, _ffn_message),
-    Rule("sequence_length", _sequence, _sequence_message),
-    Rule("expert_count", _experts, _experts_message),
-    Rule("expert_ranks", _expert_ranks, _expert_ranks_message),
-    Rule("context_parallel_attention", _eager_context, _eager_context_message),
+    Rule("attention_heads", _heads, _heads_message, of_sizes=True),
+    Rule("key_value_groups", _groups, _groups_message, of_sizes=True),
+    Rule("feed_forward_width", _ffn, _ffn_message, of_sizes=True),
+    Rule("sequence_length", _sequence, _sequence_message, of_sizes=True),
+    Rule("expert_count", _experts, _experts_message, of_sizes=True),
+    Rule("expert_ranks", _expert_ranks, _expert_ranks_message, of_sizes=True),
+    Rule("context_parallel_attention", _eager_context, _eager_context_message, of_sizes=True),
 )
 
 

@@ -13,7 +13,7 @@ from ppadvisor.engine.tables import plan_of
 from ppadvisor.frameworks.profile import BoolArray, Rule
 from ppadvisor.search.recomputations import beyond_chunks, beyond_chunks_message
 from ppadvisor.specs.model import ModelSpec
-from ppadvisor.specs.plan import PlanSpec, PlanTable, distinct_rows
+from ppadvisor.specs.plan import IntArray, PlanSpec, PlanTable, distinct_first, distinct_rows
 from ppadvisor.specs.training import TrainingSpec
 
 
@@ -44,16 +44,28 @@ def legal_plans(problem: Problem, plans: PlanTable) -> tuple[PlanTable, Counter[
 
     A plan that breaks several rules is counted under the first.
     """
+    legal, _, counts, examples = legal_of_sizes(problem, plans, plans.distinct_sizes()[1])
+    return legal, counts, examples
+
+
+def legal_of_sizes(
+    problem: Problem, plans: PlanTable, size: IntArray
+) -> tuple[PlanTable, IntArray, Counter[str], list[Rejection]]:
+    """The same where a number of each plan is known that those of equal sizes share, with that of each legal one."""
     counts: Counter[str] = Counter()
     examples = []
+    index, first = distinct_first(size)
+    sized = plans.take(first)
     for rule in (*problem.framework.rules, *CONSTRAINTS):
         if not len(plans):
             break
-        violated = rule.violated(problem.model, problem.training, plans)
+        violated = rule.violated(problem.model, problem.training, sized if rule.of_sizes else plans)
+        if rule.of_sizes and violated.any():
+            violated = violated[index]
         if violated.any():
             counts[rule.code] += int(violated.sum())
             plan = plan_of(plans, int(np.argmax(violated)))
             message = rule.message(problem.model, problem.training, plan)
             examples.append(Rejection(code=rule.code, message=message, plan=plan))
-            plans = plans.take(~violated)
-    return plans, counts, examples
+            plans, size, index = plans.take(~violated), size[~violated], index[~violated]
+    return plans, size, counts, examples

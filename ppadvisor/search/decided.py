@@ -13,9 +13,9 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from ppadvisor.engine.bounds import least_bytes, least_steps_s
+from ppadvisor.engine.bounds import least_memory, least_steps_s
+from ppadvisor.engine.distinct import Distinct, distinct_of
 from ppadvisor.engine.evaluate import VERDICTS, EstimateTable, evaluate
-from ppadvisor.engine.inputs import Sizes, sizes_of
 from ppadvisor.engine.problem import Problem
 from ppadvisor.specs.plan import IntArray, PlanTable
 
@@ -36,8 +36,8 @@ class Decided:
 
     problem: Problem
     plans: PlanTable
-    sizes: Sizes
-    """Those of the plans."""
+    distinct: Distinct
+    """What the plans share."""
     margin: float
     estimates: EstimateTable
     """Of a bounded row the verdict, `does_not_fit`, and as its peak the bound; its times are infinite."""
@@ -48,7 +48,8 @@ class Decided:
         """Evaluate those of the rows that are only bounded."""
         rows = rows[self.bounded[rows]]
         if len(rows):
-            self.estimates.put(rows, _evaluated(self.problem, self.plans, self.sizes, rows, self.margin))
+            found = evaluate(self.problem, self.plans, margin=self.margin, distinct=self.distinct, rows=rows)
+            self.estimates.put(rows, found)
             self.bounded[rows] = False
 
     def least_peak(self, rows: IntArray) -> int | None:
@@ -67,7 +68,7 @@ class Decided:
     @cached_property
     def least_steps_s(self) -> FloatArray:
         """Seconds that the step of each plan is not below."""
-        return least_steps_s(self.problem, self.sizes) * SURE
+        return least_steps_s(self.distinct) * SURE
 
     def _least(self, rows: IntArray, values: Callable[[], FloatArray]) -> int | None:
         """The row with the least value, evaluating those whose bound is not above the least that is known."""
@@ -83,36 +84,33 @@ class Decided:
         return None
 
 
-def decided(problem: Problem, plans: PlanTable, *, margin: float) -> Decided:
-    """A verdict for each plan: by a bound where that is enough, else by its estimates."""
+def decided(problem: Problem, plans: PlanTable, *, margin: float, size: IntArray | None = None) -> Decided:
+    """A verdict for each plan: by a bound where that is enough, else by its estimates.
+
+    `size`: a number of each plan that those of equal sizes share, where known.
+    """
+    capacity, distinct = problem.cluster.gpu.memory_bytes, distinct_of(problem, plans, size)
     if len(plans) < FEW_PLANS:
-        return evaluated(problem, plans, margin=margin)
-    capacity, sizes = problem.cluster.gpu.memory_bytes, sizes_of(problem, plans)
-    least = least_bytes(problem, plans, sizes) * SURE
-    # the conservative end is never below the middle
-    bounded = least > max(margin, 1.0) * capacity
-    estimates = too_large(least)
+        return evaluated(problem, plans, margin=margin, distinct=distinct)
+    least = least_memory(plans, distinct)
+    peak, conservative = least.peak * SURE, least.conservative * SURE
+    bounded = (peak > margin * capacity) & (conservative > capacity)
+    estimates = too_large(peak, conservative)
     rows = np.flatnonzero(~bounded)
-    estimates.put(rows, _evaluated(problem, plans, sizes, rows, margin))
-    return Decided(problem, plans, sizes, margin, estimates, bounded)
+    estimates.put(rows, evaluate(problem, plans, margin=margin, distinct=distinct, rows=rows))
+    return Decided(problem, plans, distinct, margin, estimates, bounded)
 
 
-def _evaluated(problem: Problem, plans: PlanTable, sizes: Sizes, rows: IntArray, margin: float) -> EstimateTable:
-    """The estimates of some rows."""
-    distinct, size = sizes
-    return evaluate(problem, plans.take(rows), margin=margin, sizes=(distinct, size[rows]))
-
-
-def evaluated(problem: Problem, plans: PlanTable, *, margin: float, sizes: Sizes | None = None) -> Decided:
+def evaluated(problem: Problem, plans: PlanTable, *, margin: float, distinct: Distinct | None = None) -> Decided:
     """The same without bounds."""
-    sizes = sizes or sizes_of(problem, plans)
-    estimates = evaluate(problem, plans, margin=margin, sizes=sizes)
-    return Decided(problem, plans, sizes, margin, estimates, np.zeros(len(plans), dtype=np.bool_))
+    distinct = distinct or distinct_of(problem, plans)
+    estimates = evaluate(problem, plans, margin=margin, distinct=distinct)
+    return Decided(problem, plans, distinct, margin, estimates, np.zeros(len(plans), dtype=np.bool_))
 
 
-def too_large(peak_bytes: FloatArray) -> EstimateTable:
-    """Plans of which nothing but a bound on the peak is known, which does not fit."""
+def too_large(peak_bytes: FloatArray, conservative_bytes: FloatArray) -> EstimateTable:
+    """Plans of which nothing is known but bounds on the peak and its conservative end, which do not fit."""
     number = len(peak_bytes)
     never = np.full(number, np.inf)
     verdict = np.full(number, VERDICTS.index("does_not_fit"))
-    return EstimateTable(never, np.ones(number), peak_bytes, peak_bytes.copy(), np.zeros(number, np.int64), verdict)
+    return EstimateTable(never, np.ones(number), peak_bytes, conservative_bytes, verdict)

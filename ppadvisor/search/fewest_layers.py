@@ -1,23 +1,24 @@
 """Recomputation of some layers: where `none` does not fit and `full` does, the fewest layers that make a plan fit.
 
 The peak is a maximum of lines that fall with the number of recomputed layers, so the chord from `none` to `full` meets
-the limit at that number or a little above it; from there it is searched by halves.
+the limit at that number or a little above it; from there down numbers are tried, of all plans at once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ppadvisor.engine.distinct import Distinct
 from ppadvisor.engine.evaluate import VERDICTS, EstimateTable, verdicts
 from ppadvisor.engine.problem import Problem
 from ppadvisor.search.decided import Decided, evaluated
 from ppadvisor.search.recomputations import largest_chunk
-from ppadvisor.specs.plan import IntArray, PlanTable, row_keys
+from ppadvisor.specs.plan import IntArray, PlanTable
 from ppadvisor.specs.recomputation import FULL, NONE, Recomputation
 
 FloatArray = NDArray[np.float64]
@@ -28,34 +29,9 @@ WORTH_TRYING = 200
 SOME_LAYERS = "full:block"
 """What a report calls them all together."""
 
-
-@dataclass(frozen=True)
-class _Bracket:
-    """For each plan a number of layers that does not fit, one that does, and how far both are from the limits."""
-
-    plans: PlanTable
-    """Whose recomputation is still open."""
-    size: IntArray
-    """Their sizes, among those of the whole search."""
-    low: IntArray
-    high: IntArray
-    lack: FloatArray
-    """(2, plans): bytes beyond the limits at `low`."""
-    room: FloatArray
-    """(2, plans): the same at `high`, below zero."""
-
-    def take(self, rows: IntArray | NDArray[np.bool_]) -> _Bracket:
-        size, low, high = (values[rows] for values in (self.size, self.low, self.high))
-        return _Bracket(self.plans.take(rows), size, low, high, self.lack[:, rows], self.room[:, rows])
-
-    def guess(self, turn: int) -> IntArray:
-        """Along the chord, then one less than what fits, then half-way."""
-        if turn == 0:
-            share = np.maximum(self.lack, 0.0) / np.maximum(self.lack - self.room, 1.0)
-            tried = self.low + np.ceil(share.max(axis=0) * (self.high - self.low)).astype(np.int64)
-        else:
-            tried = self.high - 1 if turn == 1 else (self.low + self.high) // 2
-        return np.asarray(np.clip(tried, self.low + 1, self.high - 1))
+AT_ONCE = 4_000
+"""Plans, each with some number of recomputed layers, that are looked at together: what a table costs at least is spent
+once for them."""
 
 
 def with_fewest_layers(every: Decided) -> Decided | None:
@@ -63,28 +39,44 @@ def with_fewest_layers(every: Decided) -> Decided | None:
     problem, plans, margin = every.problem, every.plans, every.margin
     if "block" not in problem.framework.recompute_methods or not {NONE, FULL} <= set(plans.recomputations):
         return None
-    distinct, size = every.sizes
     without, full = _pairs(every)
     limits = _limits(problem, margin)
     held = largest_chunk(problem.model, plans)[plans.split[without]]
     lack, room = (_beyond(every.estimates, rows, limits) for rows in (without, full))
-    bracket = _Bracket(plans.take(without), size[without], np.zeros_like(held), held, lack, room)
-    found: list[tuple[PlanTable, IntArray]] = []
-    turn = 0
-    while True:
-        bracket = bracket.take(bracket.high - bracket.low > 1)
-        if not len(bracket.low):
-            if not found:
-                return None
-            fewest, sizes = _fewest(found)
-            return evaluated(problem, fewest, margin=margin, sizes=(distinct, sizes))
-        layers = bracket.guess(turn)
-        tried = _with_layers(bracket.plans, layers)
-        fits = verdicts(problem, tried, margin=margin, sizes=(distinct, bracket.size)) == VERDICTS.index("fits")
-        if fits.any():
-            found.append((tried.take(fits), bracket.size[fits]))
-        bracket = replace(bracket, low=np.where(fits, bracket.low, layers), high=np.where(fits, layers, bracket.high))
-        turn += 1
+    low, high = np.zeros_like(held), held.copy()
+    top = _on_chord(lack, room, held)
+    plans, distinct = plans.take(without), every.distinct.take(without)
+    while len(open_ := np.flatnonzero(high - low > 1)):
+        row, layers = _numbers_between(open_, low, top)
+        tried = _with_layers(plans.take(row), layers)
+        fits = verdicts(problem, tried, margin=margin, distinct=distinct.take(row)) == VERDICTS.index("fits")
+        np.minimum.at(high, row[fits], layers[fits])
+        np.maximum.at(low, row[~fits], layers[~fits])
+        top = high - 1
+    some = np.flatnonzero(high < held)
+    if not len(some):
+        return None
+    return evaluated(problem, _with_layers(plans.take(some), high[some]), margin=margin, distinct=distinct.take(some))
+
+
+def _on_chord(lack: FloatArray, room: FloatArray, held: IntArray) -> IntArray:
+    """The number of layers, of those held, at which the chord of each plan meets the limits.
+
+    `lack`: bytes beyond the limits without recomputation, (2, plans); `room`: the same with all of it, below zero.
+    """
+    share = np.maximum(lack, 0.0) / np.maximum(lack - room, 1.0)
+    met = np.ceil(share.max(axis=0) * held).astype(np.int64)
+    return np.asarray(np.clip(met, 1, np.maximum(held - 1, 1)))
+
+
+def _numbers_between(plans: IntArray, low: IntArray, top: IntArray) -> tuple[IntArray, IntArray]:
+    """(plan, layers): for each of some plans numbers above `low` up to `top`, evenly spread where they are many."""
+    number = (top - low)[plans]
+    count = np.minimum(number, max(1, AT_ONCE // len(plans)))
+    index = np.repeat(np.arange(len(plans)), count)
+    turn = np.arange(1, len(index) + 1) - np.repeat(np.cumsum(count) - count, count)
+    row = plans[index]
+    return row, low[row] - (-number[index] * turn // count[index])
 
 
 def _limits(problem: Problem, margin: float) -> tuple[float, float]:
@@ -109,7 +101,7 @@ def _pairs(every: Decided) -> tuple[IntArray, IntArray]:
     without = np.flatnonzero((plans.recompute == none) & ~fits & (every.least_steps_s < slowest))
     if not len(fully):
         return without[:0], fully
-    key = _key(plans)
+    key = _key(every.distinct)
     fully = fully[np.argsort(key[fully])]
     partner = fully[np.minimum(np.searchsorted(key[fully], key[without]), len(fully) - 1)]
     same = key[partner] == key[without]
@@ -118,9 +110,9 @@ def _pairs(every: Decided) -> tuple[IntArray, IntArray]:
     return without[same], partner[same]
 
 
-def _key(plans: PlanTable) -> IntArray:
+def _key(distinct: Distinct) -> IntArray:
     """One number for all columns but the recomputation."""
-    return row_keys([getattr(plans, name) for name in PlanTable.column_names() if name != "recompute"])
+    return distinct.size * len(distinct.layouts.plans) + distinct.layout
 
 
 def _with_layers(plans: PlanTable, layers: IntArray) -> PlanTable:
@@ -128,16 +120,6 @@ def _with_layers(plans: PlanTable, layers: IntArray) -> PlanTable:
     numbers, index = np.unique(layers, return_inverse=True)
     choices = tuple(Recomputation("full", method="block", num_layers=int(n)) for n in numbers)
     return replace(plans, recompute=index.astype(np.int64), recomputations=choices)
-
-
-def _fewest(found: list[tuple[PlanTable, IntArray]]) -> tuple[PlanTable, IntArray]:
-    """Of what was found for each plan the last, which recomputes the fewest layers, and its size."""
-    tables, sizes = zip(*found, strict=True)
-    every = joined_tables(tables)
-    key = _key(every)
-    _, last = np.unique(key[::-1], return_index=True)
-    rows = np.sort(len(key) - 1 - last)
-    return every.take(rows), np.concatenate(sizes)[rows]
 
 
 def joined_tables(tables: Sequence[PlanTable]) -> PlanTable:
@@ -158,6 +140,6 @@ def joined(one: Decided, other: Decided) -> Decided:
         one,
         plans=joined_tables([one.plans, other.plans]),
         estimates=EstimateTable(**{name: np.concatenate(pair) for name, pair in pairs.items()}),
-        sizes=(one.sizes[0], np.concatenate([one.sizes[1], other.sizes[1]])),
+        distinct=one.distinct.followed_by(other.distinct),
         bounded=np.concatenate([one.bounded, other.bounded]),
     )

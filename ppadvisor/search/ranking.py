@@ -12,7 +12,7 @@ from ppadvisor.engine.evaluate import VERDICTS, EstimateTable
 from ppadvisor.engine.problem import Problem
 from ppadvisor.engine.results import Rejection, Verdict
 from ppadvisor.errors import unknown_name
-from ppadvisor.search.constraints import legal_plans
+from ppadvisor.search.constraints import legal_of_sizes
 from ppadvisor.search.decided import Decided, decided
 from ppadvisor.search.fewest_layers import SOME_LAYERS, joined, with_fewest_layers
 from ppadvisor.search.pins import Pins
@@ -56,8 +56,8 @@ class Ranked:
         return self.decided.estimates
 
 
-def moving_parts(plans: PlanTable) -> IntArray:
-    """How many kinds of parallelism and tricks a plan uses; ties go to the plan with fewer."""
+def moving_parts(plans: PlanTable, rows: IntArray | slice = slice(None)) -> IntArray:
+    """How many kinds of parallelism and tricks the plans of some rows use; ties go to the plan with fewer."""
     sizes = (
         plans.pipeline_parallel,
         plans.tensor_parallel,
@@ -65,12 +65,12 @@ def moving_parts(plans: PlanTable) -> IntArray:
         plans.expert_parallel,
         plans.virtual_stages,
     )
-    count = np.zeros(len(plans), dtype=np.int64)
-    for size in sizes:
-        count += size > 1
     recomputes = np.array([choice != NONE for choice in plans.recomputations], dtype=np.int64)
     uneven = np.array([len(set(split)) > 1 for split in plans.splits], dtype=np.int64)
-    return count + recomputes[plans.recompute] + uneven[plans.split]
+    count = recomputes[plans.recompute[rows]] + uneven[plans.split[rows]]
+    for size in sizes:
+        count += size[rows] > 1
+    return count
 
 
 def rank(problem: Problem, pins: Pins, *, margin: float, sort: str = "step_time_s") -> Ranked:
@@ -81,23 +81,23 @@ def rank(problem: Problem, pins: Pins, *, margin: float, sort: str = "step_time_
     if sort not in SORT_KEYS:
         raise unknown_name("sort key", sort, SORT_KEYS)
     space = build_space(problem, pins)
-    plans, counts, examples = legal_plans(problem, space.plans)
-    every = decided(problem, plans, margin=margin)
+    plans, size, counts, examples = legal_of_sizes(problem, space.plans, space.size)
+    every = decided(problem, plans, margin=margin, size=size)
     between = None if pins.recompute else with_fewest_layers(every)
     if between is not None:
         space = space.extended(len(between.plans), "recompute", SOME_LAYERS)
         every = joined(every, between)
     plans, estimates = every.plans, every.estimates
     fitting = np.flatnonzero(estimates.verdict == VERDICTS.index("fits"))
-    found = plans.take(fitting)
-    first_key, step_s = (as_printed(getattr(estimates, name)[fitting]) for name in (sort, "step_time_s"))
-    keys = (first_key, step_s, estimates.peak_bytes[fitting], moving_parts(found))
+    first = [as_printed(getattr(estimates, name)[fitting]) for name in dict.fromkeys((sort, "step_time_s"))]
+    # a part of a byte comes from the order in which terms were added up
+    keys = (*first, np.round(estimates.peak_bytes[fitting]), moving_parts(plans, fitting))
     order = fitting[np.lexsort(keys[::-1])]
     rejected = space.rejected + counts
+    of_verdict = np.bincount(estimates.verdict, minlength=len(VERDICTS)).tolist()
     for verdict, code in MEMORY_REASONS.items():
-        number = int((estimates.verdict == VERDICTS.index(verdict)).sum())
-        if number:
-            rejected[code] = number
+        if of_verdict[VERDICTS.index(verdict)]:
+            rejected[code] = of_verdict[VERDICTS.index(verdict)]
     return Ranked(space, every, order, rejected, examples)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,7 @@ from ppadvisor.engine.problem import Problem
 from ppadvisor.errors import InputError
 from ppadvisor.search.pins import Pins, check_pins
 from ppadvisor.search.recomputations import searched
-from ppadvisor.specs.plan import IntArray, PlanTable, distinct_values
+from ppadvisor.specs.plan import IntArray, PlanTable, values_in
 from ppadvisor.specs.recomputation import parse_recomputation
 
 MIN_TOKENS_PER_CONTEXT_RANK = 1024
@@ -37,7 +37,6 @@ BASE_COLUMNS = (
     "expert_tensor_parallel",
     "micro_batch_size",
     "num_microbatches",
-    "split",
 )
 INNER_COLUMNS = ("schedule", "virtual_stages", "recompute", "optimizer_sharding")
 
@@ -47,6 +46,8 @@ class Space:
     """The plans to evaluate, and how many combinations never became one, by reason."""
 
     plans: PlanTable
+    size: IntArray
+    """Of each plan a number that those of equal sizes share."""
     rejected: Counter[str]
     searched: dict[str, list[int] | list[str]]
     """Values of each quantity that occur in `plans`."""
@@ -63,14 +64,13 @@ class Space:
         return replace(self, more=self.more + number, searched=self.searched | {name: [*self.searched[name], value]})
 
 
-@dataclass(frozen=True)
-class _Division:
+class _Division(NamedTuple):
     """One way to divide the GPUs."""
 
     p: int
     t: int
-    c: int
     d: int
+    c: int
     e: int
     etp: int
 
@@ -92,10 +92,10 @@ def build_space(problem: Problem, pins: Pins) -> Space:
     if not divisions:
         raise InputError(_no_division_message(problem, pins))
     rejected: Counter[str] = Counter()
-    rows = _batch_rows(problem, pins, divisions, rejected)
-    if not rows:
+    base = _with_batches(problem, pins, divisions, rejected)
+    if not len(base["micro_batch_size"]):
         raise InputError(_no_batch_message(problem, pins, divisions))
-    plans = _cross(problem, pins, np.array(rows, dtype=np.int64))
+    plans, size = _cross(problem, pins, base)
     if not len(plans):
         raise InputError(
             f"no combination is left: the pins contradict each other ({pins.describe()}); schedule none goes with "
@@ -103,7 +103,7 @@ def build_space(problem: Problem, pins: Pins) -> Space:
         )
     for _ in unused_pin_values(pins, plans):
         rejected["pinned_value_without_plan"] += 1
-    return Space(plans, rejected, _searched(plans))
+    return Space(plans, size, rejected, _searched(plans))
 
 
 def unused_pin_values(pins: Pins, plans: PlanTable) -> list[tuple[str, int | str]]:
@@ -132,31 +132,32 @@ def _divisions(problem: Problem, pins: Pins) -> Iterator[_Division]:
 def _expert_divisions(problem: Problem, pins: Pins, p: int, t: int, c: int, d: int) -> Iterator[_Division]:
     moe = problem.model.moe
     if moe is None:
-        yield _Division(p, t, c, d, 1, 1)
+        yield _Division(p, t, d, c, 1, 1)
         return
     for etp in pins.expert_tensor_parallel or sorted({1, t}):
         for e in pins.expert_parallel or divisors(moe.num_experts):
             if (t * c * d) % (e * etp) == 0:
-                yield _Division(p, t, c, d, e, etp)
+                yield _Division(p, t, d, c, e, etp)
 
 
-def _batch_rows(
+def _with_batches(
     problem: Problem, pins: Pins, divisions: list[_Division], rejected: Counter[str]
-) -> list[tuple[int, ...]]:
-    """Rows of BASE_COLUMNS: every division with every micro-batch."""
+) -> dict[str, IntArray]:
+    """Every division with every micro-batch, by the names of BASE_COLUMNS."""
     batch = problem.training.global_batch_size
-    rows: list[tuple[int, ...]] = []
-    for division in divisions:
-        if batch % division.d:
-            rejected["global_batch_not_divisible"] += 1
-            continue
-        size = (division.p, division.t, division.d, division.c, division.e, division.etp)
-        sizes = _micro_batches(pins, division.p, batch // division.d)
-        rows += [(*size, b, batch // (division.d * b)) for b in sizes]
-    return rows
+    possible = [division for division in divisions if batch % division.d == 0]
+    if len(possible) < len(divisions):
+        rejected["global_batch_not_divisible"] = len(divisions) - len(possible)
+    pipelined = [(division.p > 1, batch // division.d) for division in possible]
+    sizes = {one: _micro_batches(pins, *one) for one in dict.fromkeys(pipelined)}
+    b = np.array([size for one in pipelined for size in sizes[one]], dtype=np.int64)
+    of_division = np.array(possible, dtype=np.int64).reshape(-1, len(_Division._fields))
+    columns = np.repeat(of_division.T, [len(sizes[one]) for one in pipelined], axis=1)
+    base = dict(zip(BASE_COLUMNS, [*columns, b], strict=False))
+    return base | {"num_microbatches": batch // (base["data_parallel"] * b)}
 
 
-def _micro_batches(pins: Pins, p: int, local_batch: int) -> list[int]:
+def _micro_batches(pins: Pins, pipelined: bool, local_batch: int) -> list[int]:
     """Micro-batch sizes that divide the local batch and give a pinned m; the whole local batch for `naive`."""
     if pins.micro_batch_size:
         sizes = [b for b in pins.micro_batch_size if local_batch % b == 0]
@@ -164,30 +165,35 @@ def _micro_batches(pins: Pins, p: int, local_batch: int) -> list[int]:
         sizes = [local_batch // m for m in pins.num_microbatches if local_batch % m == 0]
     else:
         sizes = [b for b in _powers_of_two(min(local_batch, MAX_MICRO_BATCH_SIZE)) if local_batch % b == 0]
-        if p > 1 and local_batch not in sizes:
+        if pipelined and local_batch not in sizes:
             sizes.append(local_batch)
     if pins.num_microbatches:
         sizes = [b for b in sizes if local_batch // b in pins.num_microbatches]
     return sorted(set(sizes))
 
 
-def _cross(problem: Problem, pins: Pins, base: IntArray) -> PlanTable:
-    """The base rows times schedule and v, the splits of p v stages, recomputation and sharding."""
+def _cross(problem: Problem, pins: Pins, base: dict[str, IntArray]) -> tuple[PlanTable, IntArray]:
+    """The base rows times schedule and v, the splits of p v stages, recomputation and sharding; a number a size."""
     names = pins.schedule or synchronous(problem.framework.schedules)
     splits: dict[Split, int] = {}
     choices = tuple(dict.fromkeys(map(parse_recomputation, pins.recompute))) if pins.recompute else searched(problem)
     zero = list(pins.optimizer_sharding or (problem.framework.default_optimizer_sharding,))
-    columns: dict[str, list[IntArray]] = {name: [np.zeros(0, dtype=np.int64)] for name in PlanTable.column_names()}
+    p = base["pipeline_parallel"]
+    head = head_in_layers(problem.model, problem.training.sequence_length)
+    rows_of_p = {one: np.flatnonzero(p == one) for one in sorted(set(p.tolist()))}
+    inner = [np.zeros((0, len(INNER_COLUMNS)), dtype=np.int64)]
+    found = [np.zeros((3, 0), dtype=np.int64)]
     for v, with_v in _schedules_by_v(problem, pins, names).items():
-        outer = _with_splits(problem, base, v, splits)
-        inner = np.array([(s, v, r, z) for s in with_v for r in range(len(choices)) for z in zero], dtype=np.int64)
-        for name, values in zip(BASE_COLUMNS, outer.T, strict=True):
-            columns[name].append(np.repeat(values, len(inner)))
-        for name, values in zip(INNER_COLUMNS, inner.T, strict=True):
-            columns[name].append(np.tile(values, len(outer)))
-    whole: dict[str, Any] = {name: np.concatenate(parts) for name, parts in columns.items()}
-    table = PlanTable(**whole, schedule_names=tuple(names), splits=tuple(splits), recomputations=choices)
-    return table.take(_sensible(table, pins))
+        row, split = _with_splits(problem, rows_of_p, v, head, splits)
+        of_v = np.array([(s, v, r, z) for s in with_v for r in range(len(choices)) for z in zero], dtype=np.int64)
+        outer, index = np.nonzero(_sensible(base, of_v[:, 0], names, pins)[row])
+        found.append(np.stack([row[outer], split[outer], index + sum(map(len, inner))]))
+        inner.append(of_v)
+    row, split, index = np.concatenate(found, axis=1)
+    columns: dict[str, Any] = {name: values[row] for name, values in base.items()}
+    columns |= {name: values[index] for name, values in zip(INNER_COLUMNS, np.concatenate(inner).T, strict=True)}
+    table = PlanTable(**columns, split=split, schedule_names=tuple(names), splits=tuple(splits), recomputations=choices)
+    return table, row * len(zero) + index % len(zero)
 
 
 def synchronous(names: tuple[str, ...]) -> tuple[str, ...]:
@@ -208,39 +214,37 @@ def _schedules_by_v(problem: Problem, pins: Pins, names: tuple[str, ...]) -> dic
     return by_v
 
 
-def _with_splits(problem: Problem, base: IntArray, v: int, splits: dict[Split, int]) -> IntArray:
-    """The base rows with each split of their p v stages as a last column; rows with more stages than layers go."""
-    model = problem.model
-    head = head_in_layers(model, problem.training.sequence_length)
-    parts = [np.zeros((0, len(BASE_COLUMNS)), dtype=np.int64)]
-    for p in sorted(set(base[:, 0].tolist())):  # np.unique would import numpy.ma, for a fiftieth of a small question
-        rows = base[base[:, 0] == p]
-        own = problem.framework.splits
+def _with_splits(
+    problem: Problem, rows_of_p: dict[int, IntArray], v: int, head: float, splits: dict[Split, int]
+) -> tuple[IntArray, IntArray]:
+    """(base row, split) for each split of its p v stages; rows with more stages than layers go.
+
+    `head`: in layers.
+    """
+    model, own = problem.model, problem.framework.splits
+    parts = [(np.zeros(0, dtype=np.int64),) * 2]
+    for p, rows in rows_of_p.items():
         tried = own(model, p, v) if own else candidate_splits(model.num_layers, p * v, head)
-        ids = [splits.setdefault(s, len(splits)) for s in tried]
-        if ids:
-            tiled = np.tile(np.array(ids, dtype=np.int64), len(rows))
-            parts.append(np.column_stack([np.repeat(rows, len(ids), axis=0), tiled]))
-    return np.concatenate(parts)
+        ids = np.array([splits.setdefault(s, len(splits)) for s in tried], dtype=np.int64)
+        parts.append((np.repeat(rows, len(ids)), np.tile(ids, len(rows))))
+    row, split = zip(*parts, strict=True)
+    return np.concatenate(row), np.concatenate(split)
 
 
-def _sensible(table: PlanTable, pins: Pins) -> NDArray[np.bool_]:
-    """Rows where schedule, p and m belong together.
+def _sensible(base: dict[str, IntArray], schedule: IntArray, names: tuple[str, ...], pins: Pins) -> NDArray[np.bool_]:
+    """Where schedule, p and m belong together, (base rows, schedules); `schedule` indexes `names`.
 
     `none` and p = 1 go together; `naive` is m = 1, and where the schedule is open nothing else is: with one
     micro-batch every schedule is the naive one.
     """
-    p, m = table.pipeline_parallel, table.num_microbatches
-    none, naive = (
-        np.array([name == one for name in table.schedule_names])[table.schedule] for one in ("none", "naive")
-    )
+    p, m, b = (base[name][:, None] for name in ("pipeline_parallel", "num_microbatches", "micro_batch_size"))
+    none, naive = (np.array([name == one for name in names])[schedule] for one in ("none", "naive"))
     keep = none == (p == 1)
     keep &= ~naive | (m == 1)
-    if pins.schedule is None and "naive" in table.schedule_names:
+    if pins.schedule is None and "naive" in names:
         keep &= (m > 1) | naive | (p == 1)
     if pins.micro_batch_size is None and pins.num_microbatches is None:
         # whole local batches that are not searched sizes were added for `naive` alone
-        b = table.micro_batch_size
         searched = (b & (b - 1) == 0) & (b <= MAX_MICRO_BATCH_SIZE)
         keep &= searched | naive
     return np.asarray(keep)
@@ -251,7 +255,7 @@ def _searched(plans: PlanTable) -> dict[str, list[int] | list[str]]:
     for name in PlanTable.column_names():
         if name == "split":
             continue
-        found = distinct_values(getattr(plans, name))[0].tolist()
+        found = values_in(getattr(plans, name)).tolist()
         if name == "schedule":
             values[name] = [plans.schedule_names[i] for i in found]
         elif name == "recompute":

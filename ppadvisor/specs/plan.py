@@ -103,26 +103,45 @@ LARGEST_KEY = 2**62
 
 def distinct_rows(columns: Sequence[IntArray]) -> tuple[IntArray, IntArray]:
     """(the first row of each distinct one, which of them each row is) of columns of whole numbers from 0 on."""
-    key = row_keys(columns)
+    number = len(columns[0])
     # equal rows mostly follow each other: only the first of each run is sorted
-    starts = np.flatnonzero(np.concatenate([np.ones(min(len(key), 1), dtype=np.bool_), key[1:] != key[:-1]]))
-    _, first, run = np.unique(key[starts], return_index=True, return_inverse=True)
-    return starts[first], np.repeat(run, np.diff(np.append(starts, len(key))))
+    begins = np.ones(number, dtype=np.bool_)
+    begins[1:] = np.logical_or.reduce([column[1:] != column[:-1] for column in columns])
+    starts = np.flatnonzero(begins)
+    _, first, run = np.unique(row_keys([column[starts] for column in columns]), return_index=True, return_inverse=True)
+    return starts[first], np.repeat(run, np.diff(np.append(starts, number)))
 
 
 def distinct_values(numbers: IntArray) -> tuple[IntArray, IntArray]:
-    """(the distinct ones of some whole numbers from 0 on, in order; which of them each is).
-
-    Counted where they are small, which is quicker than sorting.
-    """
-    most = int(numbers.max(initial=0))
-    if most >= 4 * len(numbers) + 1024:
-        found, index = np.unique(numbers, return_inverse=True)
-        return found, index
-    found = np.flatnonzero(np.bincount(numbers))
-    place = np.zeros(most + 1, dtype=np.int64)
+    """(the distinct ones of some whole numbers from 0 on, in order; which of them each is)."""
+    found = values_in(numbers)
+    if not len(found) or found[-1] >= _MOST_COUNTED * len(numbers):
+        return found, np.searchsorted(found, numbers)
+    place = np.zeros(found[-1] + 1, dtype=np.int64)
     place[found] = np.arange(len(found))
     return found, place[numbers]
+
+
+def distinct_first(numbers: IntArray) -> tuple[IntArray, IntArray]:
+    """(which of the distinct ones each number is, the place of the first of each)."""
+    found, index = distinct_values(numbers)
+    first = np.zeros(len(found), dtype=np.int64)
+    first[index[::-1]] = np.arange(len(numbers) - 1, -1, -1)
+    return index, first
+
+
+_MOST_COUNTED = 64
+"""Up to so many times their number values are counted, not sorted."""
+
+
+def values_in(numbers: IntArray) -> IntArray:
+    """The distinct ones of some whole numbers from 0 on, in order."""
+    most = int(numbers.max(initial=0))
+    if most >= _MOST_COUNTED * len(numbers):
+        return np.unique(numbers)
+    there = np.zeros(most + 1, dtype=np.bool_)
+    there[numbers] = True
+    return np.flatnonzero(there)
 
 
 def row_keys(columns: Sequence[IntArray]) -> IntArray:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from ppadvisor.engine import evaluate as conductor
+from ppadvisor.engine.distinct import distinct_of
 from ppadvisor.engine.evaluate import evaluate, verdicts
 from ppadvisor.engine.inputs import PlanInputs
 from ppadvisor.engine.memory import memory_table
@@ -16,7 +17,7 @@ from ppadvisor.engine.step_time import pipeline_s, stage_times, step_times, tota
 from ppadvisor.search.constraints import legal_plans
 from ppadvisor.search.pins import Pins
 from ppadvisor.search.space import build_space
-from ppadvisor.specs.plan import PlanTable, distinct_rows
+from ppadvisor.specs.plan import PlanTable, distinct_first, distinct_rows, distinct_values
 from tests.problems import FRAMEWORKS, MODELS, model, problem
 
 ROWS = 24
@@ -51,6 +52,19 @@ def test_a_table_has_the_numbers_of_its_rows(name: str, framework: str) -> None:
 
 
 @every_case
+def test_a_plan_has_the_same_numbers_alone_and_among_others(name: str, framework: str) -> None:
+    """A table of one plan, and a plan whose sizes and layout were worked out for a table of all, have one answer."""
+    of, plans = some_plans(name, framework)
+    table, shared = evaluate(of, plans, margin=0.9), distinct_of(of, plans)
+    for row in range(len(plans)):
+        alone = evaluate(of, plans.take(slice(row, row + 1)), margin=0.9)
+        among = evaluate(of, plans, margin=0.9, distinct=shared, rows=np.array([row]))
+        for column, values in vars(table).items():
+            for one in (alone, among):
+                np.testing.assert_allclose(getattr(one, column)[0], values[row], rtol=1e-12, atol=1e-12)
+
+
+@every_case
 def test_blocks_are_the_table(name: str, framework: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Evaluated seven rows at a time, layouts of unlike sizes apart, plans have the very numbers of one whole table."""
     of, plans = some_plans(name, framework)
@@ -71,6 +85,17 @@ def test_memory_alone_gives_the_same_verdicts() -> None:
     found = evaluate(small, plans, margin=0.9).verdict
     assert len(set(found.tolist())) > 1
     assert verdicts(small, plans, margin=0.9).tolist() == found.tolist()
+
+
+@pytest.mark.parametrize("largest", [3, 10**12])
+def test_numbers_are_told_apart_whether_they_are_counted_or_sorted(largest: int) -> None:
+    """The distinct numbers in order, which each is, and where each comes first; small ones and large ones."""
+    numbers = np.random.default_rng(11).integers(0, 4, size=50) * largest
+    found, index = distinct_values(numbers)
+    assert found.tolist() == sorted(set(numbers.tolist()))
+    assert (found[index] == numbers).all()
+    _, first = distinct_first(numbers)
+    assert first.tolist() == [numbers.tolist().index(number) for number in found.tolist()]
 
 
 def test_rows_are_told_apart_by_all_columns() -> None:

@@ -10,6 +10,7 @@ import pytest
 from ppadvisor.engine.balanced import with_split
 from ppadvisor.engine.evaluate import VERDICTS, estimate_plan, evaluate
 from ppadvisor.errors import InputError
+from ppadvisor.search import fewest_layers
 from ppadvisor.search.pins import Pins
 from ppadvisor.search.ranking import Ranked, rank
 from ppadvisor.specs.load import load_cluster, load_model
@@ -58,6 +59,21 @@ def test_every_plan_that_could_be_helped_is(name: str, framework: str) -> None:
     can = tried[evaluate(of, most, margin=0.9).verdict == VERDICTS.index("fits")]
     assert len(can) > 5
     assert {key[row] for row in can} <= helped
+
+
+def test_one_number_at_a_time_finds_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tried one after the other, numbers of layers lead to the plans that many at once lead to."""
+    many = ranked("llama", "megatron")
+    monkeypatch.setattr(fewest_layers, "AT_ONCE", 1)
+    one = rank(many.problem, plain(many.problem), margin=0.9)
+    assert len(partly(many)) == len(partly(one)) > 10
+    for search in (many, one):
+        assert {choice.method for choice in search.plans.recomputations if choice.kind == "full"} >= {"block"}
+    layers = [
+        [search.plans.recomputations[choice].text for choice in search.plans.recompute[search.order]]
+        for search in (many, one)
+    ]
+    assert layers[0] == layers[1]
 
 
 LONG = problem(

@@ -10,11 +10,13 @@ import pytest
 from ppadvisor.engine.evaluate import VERDICTS, estimate_plan
 from ppadvisor.engine.problem import Problem
 from ppadvisor.engine.tables import plan_of
+from ppadvisor.frameworks import FRAMEWORKS
 from ppadvisor.search.constraints import CONSTRAINTS, legal_plans
 from ppadvisor.search.noise import moving_parts_of
 from ppadvisor.search.pins import Pins
 from ppadvisor.search.ranking import moving_parts, rank
 from ppadvisor.search.shortlist import best_estimates
+from ppadvisor.search.space import build_space
 from ppadvisor.specs.assumptions import Assumptions
 from tests.problems import cluster, model, problem, table_of
 from tests.problems import plan as one_plan
@@ -97,6 +99,21 @@ def test_an_illegal_plan_is_a_rejection_with_numbers(of: Problem, pins: Pins, co
     assert example.code == code
     for word in words.split():
         assert word in example.message
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize("name", ["gpt", "moe"])
+def test_a_rule_of_sizes_asks_for_nothing_else(name: str, framework: str) -> None:
+    """Asked once for each size it bars the plans that it bars when asked for each plan; some are barred."""
+    of = problem(model(name), num_gpus=48, framework=framework, sequence_length=1000)
+    plans = build_space(of, Pins(tensor_parallel=(1, 2, 3, 4))).plans
+    first, size = plans.distinct_sizes()
+    rules = [rule for rule in of.framework.rules if rule.of_sizes]
+    violated = [rule.violated(of.model, of.training, plans) for rule in rules]
+    for rule, of_plans in zip(rules, violated, strict=True):
+        of_sizes = rule.violated(of.model, of.training, plans.take(first))
+        np.testing.assert_array_equal(of_sizes[size], of_plans)
+    assert 0 < np.any(violated, axis=0).sum() < len(plans)
 
 
 def test_weights_in_fp8_alone_need_zero_1() -> None:

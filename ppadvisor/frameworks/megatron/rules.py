@@ -35,6 +35,6 @@ def _fp8_weights_message(_: ModelSpec, __: TrainingSpec, ___: PlanSpec) -> str:
 
 RULES: tuple[Rule, ...] = (
     *COMMON_RULES,
-    Rule("moe_sequence_parallel", _moe_needs_sequence_parallel, _moe_message),
-    Rule("fp8_weights", _fp8_weights_need_sharding, _fp8_weights_message),
+    Rule("moe_sequence_parallel", _moe_needs_sequence_parallel, _moe_message, of_sizes=True),
+    Rule("fp8_weights", _fp8_weights_need_sharding, _fp8_weights_message, of_sizes=True),
 )
