@@ -7,13 +7,16 @@ are the columns of these arrays. A run alone is faster in a plain loop.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 
 from ppadvisor.schedules.base import FloatArray, IntArray
 from ppadvisor.schedules.replay import Run
+
+T = TypeVar("T")
 
 FEW_RANKS = 40
 """Up to so many ranks at once a plain loop over the actions is as fast (measured: 0.4 us an action, 20 us a turn)."""
@@ -25,19 +28,30 @@ MOST_COLUMNS = 4
 
 def makespans_s(runs: Sequence[Run]) -> list[float]:
     """`Run.makespan_s` of each."""
-    return [float((start + run.durations).max()) for run, start in zip(runs, starts_s(runs), strict=True)]
+    return _of_each(runs, lambda run: run.makespan_s, _Together.makespans_s)
 
 
 def starts_s(runs: Sequence[Run]) -> list[FloatArray]:
     """`Run.starts_s` of each."""
-    result = [np.zeros(0)] * len(runs)
+    return _of_each(runs, Run.starts_s, _Together.starts_s)
+
+
+def _of_each(
+    runs: Sequence[Run], alone: Callable[[Run], T], of: Callable[[_Together], Sequence[Sequence[T]]]
+) -> list[T]:
+    """What is asked of runs one by one, or of groups of them together."""
+    result: dict[int, T] = {}
     for batch in _batches(runs):
-        ranks = sum(len(runs[index].graph.first) - 1 for index in batch)
         of_batch = [runs[index] for index in batch]
-        starts = [run.starts_s() for run in of_batch] if ranks <= FEW_RANKS else _together(of_batch)
-        for index, start in zip(batch, starts, strict=True):
-            result[index] = start
-    return result
+        ranks = sum(len(run.graph.first) - 1 for run in of_batch)
+        together = _together(of_batch) if ranks > FEW_RANKS else None
+        if together is None:
+            # where ranks wait for each other, too: so the deadlock is told
+            result |= {index: alone(runs[index]) for index in batch}
+            continue
+        for group, found in zip(together.groups, of(together), strict=True):
+            result |= {batch[index]: one for index, one in zip(group, found, strict=True)}
+    return [result[index] for index in range(len(runs))]
 
 
 def _batches(runs: Sequence[Run]) -> Iterator[list[int]]:
@@ -125,17 +139,33 @@ def _behind_each_other(indices: Sequence[IntArray], begins: IntArray, nothing: i
     return moved
 
 
-def _together(runs: Sequence[Run]) -> list[FloatArray]:
+@dataclass(frozen=True)
+class _Together:
+    """Runs that are made together."""
+
+    groups: list[list[int]]
+    """Which of the runs are the columns of each graph."""
+    rows: _Rows
+    turns: list[IntArray]
+
+    def starts_s(self) -> list[list[FloatArray]]:
+        """Of each graph and column the start of each row."""
+        start, _ = _run(self.rows, self.turns, keep=True)
+        return [list(of_graph.T) for of_graph in np.split(start, self.rows.starts[1:])]
+
+    def makespans_s(self) -> list[list[float]]:
+        """Of each graph and column the last end."""
+        _, last = _run(self.rows, self.turns, keep=False)
+        of_graphs = np.split(last, np.searchsorted(self.rows.first, self.rows.starts[1:]))
+        return [of_graph.max(axis=0).tolist() for of_graph in of_graphs]
+
+
+def _together(runs: Sequence[Run]) -> _Together | None:
+    """None where ranks wait for each other."""
     groups = _side_by_side(runs)
     rows = _rows_of([[runs[index] for index in group] for group in groups])
     turns = _turns(rows)
-    if turns is None:
-        return [run.starts_s() for run in runs]  # one by one, so that the deadlock is told
-    result = [np.zeros(0)] * len(runs)
-    for group, of_group in zip(groups, np.split(_starts(rows, turns), rows.starts[1:]), strict=True):
-        for column, index in enumerate(group):
-            result[index] = of_group[:, column]
-    return result
+    return None if turns is None else _Together(groups, rows, turns)
 
 
 def _turns(rows: _Rows) -> list[IntArray] | None:
@@ -160,23 +190,29 @@ def _turns(rows: _Rows) -> list[IntArray] | None:
     return turns
 
 
-def _starts(rows: _Rows, turns: Sequence[IntArray]) -> FloatArray:
-    """The start of each row, (rows, columns). All is put in the order of the turns, so that each is a piece of it."""
+def _run(rows: _Rows, turns: Sequence[IntArray], *, keep: bool) -> tuple[FloatArray, FloatArray]:
+    """The start of each row, (rows, columns), where it is to be kept, and the end of each rank's work.
+
+    All is put in the order of the turns, so that each turn is a piece of it.
+    """
     order = np.concatenate(turns)
     place = np.append(np.empty_like(order), len(order))
     place[order] = np.arange(len(order))
     needs, before, link_before = (place[of[order]] for of in (rows.needs, rows.rank_before, rows.link_before))
     work, wire = rows.work[order], rows.wire[order]
-    start = np.empty((len(order), rows.of_work.shape[1]))
     # with one row more: what nothing waits for
-    end, arrival = (np.zeros((len(order) + 1, start.shape[1])) for _ in range(2))
+    end, arrival = np.zeros((2, len(order) + 1, rows.of_work.shape[1]))
+    start = np.empty((len(order) if keep else 0, end.shape[1]))
     at = 0
     for turn in turns:
         now = slice(at, at := at + len(turn))
-        time = np.maximum(arrival.take(needs[now], axis=0), end.take(before[now], axis=0), out=start[now]).copy()
+        time = np.maximum(arrival.take(needs[now], axis=0), end.take(before[now], axis=0))
+        if keep:
+            start[now] = time
         time += rows.of_work.take(work[now], axis=0)
         end[now] = time
         np.maximum(arrival.take(link_before[now], axis=0), time, out=time)
         time += rows.of_wire.take(wire[now], axis=0)
         arrival[now] = time
-    return start.take(place[:-1], axis=0)
+    last = np.where(rows.first < rows.limit, rows.limit - 1, len(order))
+    return start.take(place[:-1], axis=0) if keep else start, end.take(place[last], axis=0)
