@@ -61,7 +61,7 @@ def balanced_plan(problem: Problem, plan: PlanSpec, *, margin: float, objective:
     shorter steps than the even split on average, longer in 17; as long on average as the fastest of the five or so
     splits of `candidate_splits`, from 6 % shorter to 4 % longer, the longer ones mostly at m = p. So replay both.
     """
-    costs = _costs(problem, plan, margin)
+    (costs,) = _costs(problem, (plan,), margin)
     splits = costs.best(objective) if costs else []
     return with_split(plan, fastest(problem, plan, splits)) if splits else None
 
@@ -74,18 +74,16 @@ def faster_plans(
     Made for a search, in which most plans have a good split already. These are told by the seconds of ranks and chunks
     alone, unless `thorough`: with few micro-batches it also matters where the heaviest rank stands.
     """
-    tried = [[plan.layers_per_chunk, *_ahead(problem, plan, margin, thorough)] for plan in plans]
+    costs = zip(plans, _costs(problem, plans, margin), strict=True)
+    tried = [[plan.layers_per_chunk, *(_ahead(of_plan, thorough) if of_plan else ())] for plan, of_plan in costs]
     chosen = _fastest_of_each(problem, plans, tried)
     found = zip(plans, chosen, strict=True)
     return [None if split == plan.layers_per_chunk else with_split(plan, split) for plan, split in found]
 
 
-def _ahead(problem: Problem, plan: PlanSpec, margin: float, thorough: bool) -> list[Split]:
+def _ahead(costs: _Costs, thorough: bool) -> list[Split]:
     """The splits of a plan that its ranks or chunks say to be ahead of its own; with `thorough` all that are best."""
-    costs = _costs(problem, plan, margin)
-    if costs is None:
-        return []
-    limits = np.array(costs.round_s(plan.layers_per_chunk)) * (1 - NEAR)
+    limits = np.array(costs.round_s(costs.plan.layers_per_chunk)) * (1 - NEAR)
     if not thorough and costs.least_s() > limits[1]:
         return []
     return [split for split in costs.best("time") if thorough or (costs.round_s(split) <= limits).any()]
@@ -108,13 +106,39 @@ def _fastest_of_each(problem: Problem, plans: Sequence[PlanSpec], splits: Sequen
     return chosen
 
 
-def _costs(problem: Problem, plan: PlanSpec, margin: float) -> _Costs | None:
-    """None where a rank holds two copies of the model, or all of one, or there is too much to look at."""
-    inputs = PlanInputs.of(problem, table_of(plan), every_stage=True)
-    choices = problem.model.num_layers**2
-    if inputs.copies[0] > 1 or plan.pipeline_parallel == 1 or choices > MOST_CHOICES:
-        return None
-    return _Costs(inputs, plan, margin)
+def _costs(problem: Problem, plans: Sequence[PlanSpec], margin: float) -> list[_Costs | None]:
+    """Of each plan; None where a rank holds two copies of the model, or all of one, or there is too much to look at."""
+    found: list[_Costs | None] = [None] * len(plans)
+    if problem.model.num_layers**2 > MOST_CHOICES:
+        return found
+    shapes: dict[tuple[int, ...], list[int]] = {}
+    for index, plan in enumerate(plans):
+        if plan.pipeline_parallel > 1:
+            shapes.setdefault(_placement(plan).shape, []).append(index)
+    for indices in shapes.values():
+        for index, one in zip(indices, _costs_of_shape(problem, [plans[i] for i in indices], margin), strict=True):
+            found[index] = one if one.inputs.copies[0] == 1 else None
+    return found
+
+
+def _costs_of_shape(problem: Problem, plans: Sequence[PlanSpec], margin: float) -> list[_Costs]:
+    """Of plans with as many ranks and chunks, whose times are found together."""
+    inputs = PlanInputs.of(problem, table_of(*plans), every_stage=True)
+    layouts = [layout_of(plan.schedule, plan.layers_per_chunk, plan.virtual_stages) for plan in plans]
+    empty = [Layout((0,) * len(one.split), one.placement, one.spreads_vocabulary) for one in layouts]
+    bare = replace(inputs, stages=stages_of(problem.model, empty, every_stage=True))
+    times = stage_times(bare)
+    passes = [layer_passes(inputs, kind).values() for kind in inputs.kinds]
+    layer_s = np.stack([sum((part.forward + part.backward for part in parts), np.zeros(1)) for parts in passes], axis=1)
+    return [
+        _Costs(inputs.row(row), bare.row(row).stages, plan, margin, (times.forward + times.backward)[row], layer_s[row])
+        for row, plan in enumerate(plans)
+    ]
+
+
+def _placement(plan: PlanSpec) -> IntArray:
+    """(ranks, chunks): the stage, in model order."""
+    return np.array(layout_of(plan.schedule, plan.layers_per_chunk, plan.virtual_stages).placement)
 
 
 @dataclass(frozen=True)
@@ -133,34 +157,20 @@ class _Costs:
     """What the stages of one plan cost."""
 
     inputs: PlanInputs
+    """One row."""
+    bare: Stages
+    """With embedding, head and prediction layers, and no other layer."""
     plan: PlanSpec
     margin: float
-
-    @cached_property
-    def bare(self) -> PlanInputs:
-        """The plan with its embedding, head and prediction layers, and no other layer."""
-        plan = self.plan
-        layout = layout_of(plan.schedule, plan.layers_per_chunk, plan.virtual_stages)
-        empty = Layout((0,) * len(layout.split), layout.placement, layout.spreads_vocabulary)
-        return replace(self.inputs, stages=stages_of(self.inputs.problem.model, [empty], every_stage=True))
+    end_s: FloatArray
+    """(ranks, chunks): what a chunk takes without layers."""
+    layer_s: FloatArray
+    """(kinds,): forward and backward of one layer."""
 
     @cached_property
     def placement(self) -> IntArray:
         """(ranks, chunks): the stage, in model order."""
-        plan = self.plan
-        return np.array(layout_of(plan.schedule, plan.layers_per_chunk, plan.virtual_stages).placement)
-
-    @cached_property
-    def end_s(self) -> FloatArray:
-        """(ranks, chunks): what a chunk takes without layers."""
-        times = stage_times(self.bare)
-        return np.asarray((times.forward + times.backward)[0])
-
-    @cached_property
-    def layer_s(self) -> FloatArray:
-        """(kinds,): forward and backward of one layer."""
-        passes = [layer_passes(self.inputs, kind).values() for kind in self.inputs.kinds]
-        return np.array([sum(float((part.forward + part.backward)[0]) for part in parts) for parts in passes])
+        return _placement(self.plan)
 
     @cached_property
     def before(self) -> IntArray:
@@ -209,9 +219,12 @@ class _Costs:
     def _best_of_few(self, most: int, objective: Objective) -> list[Split]:
         """The best splits with at most so many layers a rank."""
         if self.plan.virtual_stages == 1:
-            split = self._best_of_ranks(self._layers_in_order(most), objective)
+            in_order = self._layers_in_order(most)
+            split = self._best_of_ranks(in_order, self._bytes_of_each(in_order), objective)
             return [split] if split else []
-        totals = self._best_of_ranks(self._mean_layers(most), objective)
+        means = self._mean_layers(most)
+        used = self._bytes_of_each(means)
+        totals = self._best_of_ranks(means, used, objective)
         if totals is None:
             return []
         mean_s = float(self.before[-1] @ self.layer_s) / len(self.before[1:])
@@ -221,7 +234,7 @@ class _Costs:
             stages[self.placement] = aligned_chunks(totals, self.end_s, mean_s, below_ends=below_ends)
             found.append(tuple(stages.tolist()))
         if objective == "time":
-            found += self._best_chunks(max(found[0]) + 1)
+            found += self._best_chunks(max(found[0]) + 1, used)
         return list(dict.fromkeys(found))
 
     def _runs(self, most: int) -> tuple[IntArray, BoolArray]:
@@ -250,17 +263,20 @@ class _Costs:
         """Of each rank with each run of layers, (ranks, layers + 1, sizes)."""
         return np.asarray((self.end_s.sum(axis=1)[:, None] + choices.contents @ self.layer_s)[:, choices.held])
 
-    def _best_of_ranks(self, choices: _Choices, objective: Objective) -> Split | None:
-        """The exact best of what follows from the contents of each rank."""
-        seconds = self._seconds(choices)
-        ranks, contents = len(seconds), choices.contents
+    def _bytes_of_each(self, choices: _Choices) -> FloatArray:
+        """Memory of each rank with each content, held against the capacity, (ranks, contents)."""
+        ranks, contents = len(self.placement), choices.contents
         every = self._used_bytes(np.repeat(np.arange(ranks), len(contents)), np.tile(contents, (ranks, 1)))
-        used = every.reshape(ranks, -1)[:, choices.held]
+        return every.reshape(ranks, -1)
+
+    def _best_of_ranks(self, choices: _Choices, used_bytes: FloatArray, objective: Objective) -> Split | None:
+        """The exact best of what follows from the contents of each rank."""
+        seconds, used = self._seconds(choices), used_bytes[:, choices.held]
         allowed = choices.known & (used <= self.inputs.problem.cluster.gpu.memory_bytes)
         heaviest, even, peak = (np.maximum, seconds), (np.add, seconds**2), (np.maximum, used)
         return best_split(allowed, [heaviest, even, peak] if objective == "time" else [peak, heaviest, even])
 
-    def _best_chunks(self, most: int) -> list[Split]:
+    def _best_chunks(self, most: int, of_means: FloatArray) -> list[Split]:
         """The exact least of the heaviest chunk, with at most so many layers a chunk."""
         runs, known = self._runs(most)
         end_s = np.zeros(self.placement.size)
@@ -268,19 +284,24 @@ class _Costs:
         seconds = runs @ self.layer_s + end_s[:, None, None]
         allowed = np.broadcast_to(known & (np.arange(most + 1) >= 1), seconds.shape)
         split = best_split(allowed, [(np.maximum, seconds), (np.add, seconds**2)])
-        return [split] if split and self._fits(split) else []
+        return [split] if split and self._fits(split, of_means) else []
 
-    def _fits(self, split: Split) -> bool:
-        """Whether each rank has room for what it holds, its chunks taken as alike."""
+    def _fits(self, split: Split, of_means: FloatArray) -> bool:
+        """Whether each rank has room for what it holds, its chunks taken as alike; `of_means`: of so many mean layers.
+
+        Where all layers are of one kind each of them is a mean one.
+        """
         ends = np.cumsum((0, *split))
         of_stages = self.before[ends[1:]] - self.before[ends[:-1]]
         contents = of_stages[self.placement].sum(axis=1).astype(np.float64)
-        used = self._used_bytes(np.arange(len(contents)), contents)
+        rank, number = np.arange(len(contents)), contents.sum(axis=1).astype(np.int64)
+        alike = contents.shape[1] == 1 and number.max() < of_means.shape[1]
+        used = of_means[rank, number] if alike else self._used_bytes(rank, contents)
         return bool((used <= self.inputs.problem.cluster.gpu.memory_bytes).all())
 
     def _used_bytes(self, rank: IntArray, contents: FloatArray) -> FloatArray:
         """Memory of some ranks with layers of each kind on them (n, kinds), held against the capacity: (n,)."""
-        bare = self.bare.stages
+        bare = self.bare
         held = bare.chunk_layers[:, rank] + contents[None, :, None, :] / self.placement.shape[1]
         grid = Stages(
             rank[None],
