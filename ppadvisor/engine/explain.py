@@ -150,7 +150,7 @@ def _tensors(view: PlanView, kind: LayerKind) -> Iterable[LayerTensor]:
     if choice.kind == "full":
         checkpoint = Tensor("layer input (checkpoint)", view.element * problem.model.hidden_size, Spread.SEQUENCE)
         yield _tensor(view, checkpoint, kept=True)
-    for tensor in problem.framework.saved_tensors(problem.model, problem.training, kind):
+    for tensor in problem.tensors(problem.framework.saved_tensors, kind):
         kept = choice.kind != "full" and not drops(choice, tensor)
         explained = _tensor(view, tensor, kept=kept)
         if explained.bytes:

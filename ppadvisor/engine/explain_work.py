@@ -231,7 +231,7 @@ def _last_product(view: StageView, kind: LayerKind) -> tuple[str, dict[str, floa
     """The gradient of the feed-forward's last matrix, and what is alive beside it."""
     plan, problem = view.plan, view.plan.problem
     assert problem.framework.last_product_work is not None
-    beside = problem.framework.last_product_work(problem.model, problem.training, kind)
+    beside = problem.tensors(problem.framework.last_product_work, kind)
     beside = tuple(t for t in beside if plan.inputs.tensor_bytes((t,))[0] > 0)
     text = " + ".join([f"{problem.training.weight_bytes} * W", *(plan.tensor(t) for t in beside)])
     values = {"W": _matrix(view, kind)}

@@ -281,14 +281,12 @@ class PlanInputs:
         """Bytes of a layer's tensors for one micro-batch on one rank, (plans,)."""
         total = np.zeros(len(self.plans))
         for tensor in tensors:
-            total = total + tensor.bytes_per_token * self._spread_tokens(tensor.spread) * self._exists(tensor.when)
+            each = tensor.bytes_per_token * self._spread_tokens(tensor.spread)
+            total = total + (each if tensor.when is When.ALWAYS else each * self._exists(tensor.when))
         return total
 
     def _spread_tokens(self, spread: Spread) -> FloatArray:
         tokens, t = self.tokens, self.plans.tensor_parallel
-        moe = self.problem.model.moe
-        # Only the parts of the sequence that a rank owns are dispatched; expert tensor parallelism gathers them again.
-        dispatched = tokens * (moe.experts_per_token if moe else 0) * self.problem.assumptions.expert_load_factor.value
         if spread is Spread.WHOLE:
             return tokens
         if spread is Spread.SEQUENCE:
@@ -297,6 +295,9 @@ class PlanInputs:
             return tokens / t
         if spread is Spread.SCORES:
             return tokens * self.problem.training.sequence_length / t
+        moe = self.problem.model.moe
+        # Only the parts of the sequence that a rank owns are dispatched; expert tensor parallelism gathers them again.
+        dispatched = tokens * (moe.experts_per_token if moe else 0) * self.problem.assumptions.expert_load_factor.value
         if spread is Spread.EXPERT_TOKENS:
             return dispatched * self.plans.expert_tensor_parallel / t
         return dispatched / t
@@ -306,9 +307,7 @@ class PlanInputs:
             return self.plans.micro_batch_size > 1
         if when is When.CONTEXT_PARALLEL:
             return self.plans.context_parallel > 1
-        if when is When.SEQUENCE_PARALLEL:
-            return self.sequence_ways > 1
-        return np.ones(len(self.plans), dtype=np.bool_)
+        return self.sequence_ways > 1
 
 
 def most_in_flight(

@@ -89,7 +89,7 @@ def activations_by_half(inputs: PlanInputs, kind: LayerKind, choice: Recomputati
     What selective recomputation makes again was not in the stash, so freeing it gives nothing back.
     """
     problem = inputs.problem
-    saved = problem.framework.saved_tensors(problem.model, problem.training, kind)
+    saved = problem.tensors(problem.framework.saved_tensors, kind)
     freed, _ = _by_half(inputs, tuple(t for t in saved if not drops(choice, t)))
     early, late = (inputs.tensor_bytes(tensors_in_work(inputs, kind, attention=half)) for half in (False, True))
     return early, late - freed
@@ -98,7 +98,7 @@ def activations_by_half(inputs: PlanInputs, kind: LayerKind, choice: Recomputati
 def tensors_in_work(inputs: PlanInputs, kind: LayerKind, *, attention: bool) -> tuple[Tensor, ...]:
     """What the backward of one half of a layer holds."""
     problem = inputs.problem
-    work = problem.framework.backward_work(problem.model, problem.training, kind)
+    work = problem.tensors(problem.framework.backward_work, kind)
     return tuple(t for t in work if t.attention_share != (0 if attention else 1))
 
 
@@ -124,21 +124,21 @@ def last_product_bytes(inputs: PlanInputs, kind: LayerKind) -> FloatArray:
     matrix = last_matrix_bytes(inputs, kind)
     if problem.framework.last_product_work is None:
         return matrix
-    beside = inputs.tensor_bytes(problem.framework.last_product_work(problem.model, problem.training, kind))
+    beside = inputs.tensor_bytes(problem.tensors(problem.framework.last_product_work, kind))
     return np.where(matrix > 0, matrix + beside - shared_experts_bytes(inputs, kind), 0.0)
 
 
 def shared_experts_bytes(inputs: PlanInputs, kind: LayerKind) -> FloatArray:
     """What the shared experts of a layer save, (plans,)."""
     problem = inputs.problem
-    saved = problem.framework.saved_tensors(problem.model, problem.training, kind)
+    saved = problem.tensors(problem.framework.saved_tensors, kind)
     return inputs.tensor_bytes(tuple(tensor for tensor in saved if "shared_experts" in tensor.modules))
 
 
 def repeated_by_half(inputs: PlanInputs, kind: LayerKind, choice: Recomputation) -> Halves:
     """(feed-forward, attention) bytes of a layer that selective recomputation makes again, (plans,) each."""
     problem = inputs.problem
-    saved = problem.framework.saved_tensors(problem.model, problem.training, kind)
+    saved = problem.tensors(problem.framework.saved_tensors, kind)
     return _by_half(inputs, tuple(t for t in saved if drops(choice, t)))
 
 

@@ -230,7 +230,7 @@ def _dispatched_per_layer(inputs: PlanInputs, choice: Recomputation) -> FloatArr
     problem = inputs.problem
     per_kind = []
     for kind in inputs.kinds:
-        tensors = problem.framework.saved_tensors(problem.model, problem.training, kind)
+        tensors = problem.tensors(problem.framework.saved_tensors, kind)
         routed = (t for t in tensors if t.spread.name.startswith("EXPERT") and not drops(choice, t))
         per_kind.append(inputs.tensor_bytes(tuple(routed)))
     return by_kind(per_kind)

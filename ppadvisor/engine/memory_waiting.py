@@ -20,7 +20,7 @@ def waiting_per_layer(inputs: PlanInputs) -> FloatArray:
     the weight gradients need.
     """
     problem = inputs.problem
-    tensors = [problem.framework.waiting_tensors(problem.model, problem.training, kind) for kind in inputs.kinds]
+    tensors = [problem.tensors(problem.framework.waiting_tensors, kind) for kind in inputs.kinds]
     return by_kind([inputs.tensor_bytes(of_kind) for of_kind in tensors])
 
 

@@ -60,7 +60,7 @@ def layer_saved(inputs: PlanInputs, choice: Recomputation = NONE) -> FloatArray:
     if choice.kind == "full":
         return by_kind([layer_input_bytes(inputs)] * len(inputs.kinds))
     problem = inputs.problem
-    tensors = [problem.framework.saved_tensors(problem.model, problem.training, kind) for kind in inputs.kinds]
+    tensors = [problem.tensors(problem.framework.saved_tensors, kind) for kind in inputs.kinds]
     kept = [tuple(t for t in of_kind if not drops(choice, t)) for of_kind in tensors]
     return by_kind([inputs.tensor_bytes(of_kind) for of_kind in kept])
 

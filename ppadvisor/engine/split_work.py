@@ -92,8 +92,8 @@ def weight_step_bytes(inputs: PlanInputs, kind: LayerKind, matrices: int = 2) ->
     Attention, whose weights come first, has let go by then.
     """
     problem, framework = inputs.problem, inputs.problem.framework
-    left = tuple(t for t in framework.waiting_tensors(problem.model, problem.training, kind) if t.attention_share < 1)
-    saved = inputs.tensor_bytes(framework.saved_tensors(problem.model, problem.training, kind))
+    left = tuple(t for t in problem.tensors(framework.waiting_tensors, kind) if t.attention_share < 1)
+    saved = inputs.tensor_bytes(problem.tensors(framework.saved_tensors, kind))
     return inputs.tensor_bytes(left) - saved + matrices * last_matrix_bytes(inputs, kind)
 
 

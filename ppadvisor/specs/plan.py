@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
@@ -138,7 +139,8 @@ def values_in(numbers: IntArray) -> IntArray:
     """The distinct ones of some whole numbers from 0 on, in order."""
     most = int(numbers.max(initial=0))
     if most >= _MOST_COUNTED * len(numbers):
-        return np.unique(numbers)
+        # without the counts it imports numpy.ma, for a fiftieth of a small question
+        return np.unique(numbers, return_counts=True)[0]
     there = np.zeros(most + 1, dtype=np.bool_)
     there[numbers] = True
     return np.flatnonzero(there)
@@ -185,6 +187,7 @@ class PlanTable:
         return len(self.pipeline_parallel)
 
     @staticmethod
+    @cache
     def column_names() -> tuple[str, ...]:
         names = ("schedule_names", "splits", "recomputations")
         return tuple(f.name for f in fields(PlanTable) if f.name not in names)
