@@ -15,7 +15,8 @@ from ppadvisor.engine.pipeline import Pipelines, TimedPlans, pipelines_of, quick
 from ppadvisor.engine.problem import Problem
 from ppadvisor.engine.results import PlanEstimate, PlanMemory
 from ppadvisor.engine.search_times import search_times, times_of_contents
-from ppadvisor.engine.shown import plan_memories, plan_times
+from ppadvisor.engine.shown import PlanStep as PlanStep
+from ppadvisor.engine.shown import plan_memories, plan_steps, plan_times
 from ppadvisor.engine.step_time import StepTimes, pipeline_s, stage_times, step_times, totals_of
 from ppadvisor.engine.tables import table_of
 from ppadvisor.engine.verdicts import VERDICTS as VERDICTS
@@ -167,6 +168,11 @@ def estimates_of(plans: Sequence[Measured]) -> list[PlanEstimate]:
     """Plans whose memory is known with their times: the pipelines are replayed together, action by action."""
     times = plan_times([(one.pipelines, one.row) for one in plans])
     return [PlanEstimate(plan=m.plan, memory=m.memory, time=time) for m, time in zip(plans, times, strict=True)]
+
+
+def steps_of(plans: Sequence[Measured]) -> list[PlanStep]:
+    """The same without the parts of a step, which is half the work: of several plans the numbers to choose by."""
+    return plan_steps([(one.pipelines, one.row) for one in plans])
 
 
 def estimate_plans(problem: Problem, plans: Sequence[PlanSpec], *, margin: float) -> list[PlanEstimate]:

@@ -176,15 +176,23 @@ def _stash(inputs: PlanInputs, orders: Sequence[Sequence[RankOrder]]) -> Stash:
     one = held_bytes(inputs)
     in_work = share_in_work(inputs.stages.chunk_layers.sum(axis=3), one.alive, one.waiting)
     work, stashes = work_of(inputs), []
+    counted: dict[tuple[int, int], Stash] = {}
     for row, order in enumerate(orders):
-        if schedules.get(inputs.plans.schedule_names[inputs.plans.schedule[row]]).asynchronous:
+        schedule = schedules.get(inputs.plans.schedule_names[inputs.plans.schedule[row]])
+        number = int(inputs.plans.schedule[row]), int(inputs.plans.num_microbatches[row])
+        if schedule.asynchronous:
             # a step begins with what the last one left: the order, which begins empty, may hold less
             none = np.zeros_like(inputs.chunk_in_flight[row])
             steady = Held(inputs.chunk_in_flight[row], none, none)
             stashes.append(Stash(steady, steady, Steps(none, none, none) if work else None))
+        elif number in counted:
+            stashes.append(counted[number])
         else:
             own = None if work is None else work.row(row)
             stashes.append(stash_of(order, one.row(row), in_work[row], inputs.stages.chunk_head[row], own))
+            if in_work.shape[2] == 1 and not schedule.splits_backward:
+                # only forwards of one chunk are alive: the most of them are the heaviest, whatever one weighs
+                counted[number] = stashes[-1]
     return Stash.stacked(stashes)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -152,10 +153,14 @@ def wire_seconds(placement: IntArray, boundary_s: FloatArray) -> FloatArray:
     return wire_table(int(placement.max()) + 1, seconds, seconds)
 
 
-@lru_cache(maxsize=24)
 def _plain_orders(schedule_id: str, p: int, m: int, v: int) -> tuple[RankOrder, ...]:
     """The order of a schedule that does not hang on the times; plans that are looked at often share one."""
     return schedules.get(schedule_id).rank_orders(p, m, v)
+
+
+SHORT_ORDER = 4096
+"""Forwards of an order that takes 100 kB at most: many are kept, of longer ones few."""
+_short_orders, _long_orders = lru_cache(maxsize=256)(_plain_orders), lru_cache(maxsize=8)(_plain_orders)
 
 
 def orders_of(plan: PlanSpec, times: StageTimes, boundary_s: FloatArray) -> Sequence[RankOrder]:
@@ -163,7 +168,7 @@ def orders_of(plan: PlanSpec, times: StageTimes, boundary_s: FloatArray) -> Sequ
     schedule = schedules.get(plan.schedule)
     size = (plan.pipeline_parallel, plan.num_microbatches, plan.virtual_stages)
     if schedule.order_for_times is None:
-        return _plain_orders(plan.schedule, *size)
+        return (_short_orders if math.prod(size) <= SHORT_ORDER else _long_orders)(plan.schedule, *size)
     schedule.refuse(*size)
     actions = times.forward, times.input_grad, times.weight_step
     forward, input_grad, weight_grad = (seconds[0].sum(axis=1) for seconds in actions)

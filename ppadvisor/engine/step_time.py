@@ -197,6 +197,20 @@ class ChunkSeconds:
         return least | most
 
 
+def over_ranks(values: FloatArray) -> FloatArray:
+    """Sum of (plans, stages) over the stages, (plans,), from the first to the last.
+
+    So it is the same, to the bit, whatever other plans stand in the table: the order in which `sum` adds hangs on how
+    the array lies in memory.
+    """
+    if len(values) < values.shape[1]:
+        return np.asarray(values.cumsum(axis=1)[:, -1])
+    total = np.zeros(len(values))
+    for of_stage in values.T:
+        total += of_stage
+    return total
+
+
 def totals_of(inputs: PlanInputs, times: StageTimes, *, links: bool, chunks: ChunkSeconds | None = None) -> ChunkTotals:
     """What the schedules' array forms need, (plans,); without links the hand-offs are free.
 
@@ -215,13 +229,13 @@ def totals_of(inputs: PlanInputs, times: StageTimes, *, links: bool, chunks: Chu
     behind = np.logical_and.accumulate(((lighter > 0) | (stages.count == 0))[:, ::-1], axis=1)[:, ::-1]
     last = (stages.count > 0).sum(axis=1) - 1
     return ChunkTotals(
-        rank_sum_s=(busy * stages.ranks).sum(axis=1),
+        rank_sum_s=over_ranks(busy * stages.ranks),
         rank_max_s=heaviest,
         rank_min_s=(busy + stages.padding).min(axis=1),
         forward_max_s=forward.max(axis=1),
         backward_max_s=backward.max(axis=1),
         rank_last_s=np.take_along_axis(busy, last[:, None], axis=1)[:, 0],
-        behind_max_s=(lighter * stages.ranks * behind).sum(axis=1),
+        behind_max_s=over_ranks(lighter * stages.ranks * behind),
         handoff_sum_s=handoff.sum_s if links else zero,
         handoff_max_s=handoff.max_s if links else zero,
         **(chunks or ChunkSeconds.of(inputs, times)).extremes(),
@@ -250,10 +264,10 @@ def pipeline_s(inputs: PlanInputs, totals: ChunkTotals) -> FloatArray:
 
 def equal_stages_s(inputs: PlanInputs, times: StageTimes) -> FloatArray:
     """Makespan if the same work were spread evenly over the stages and the links were free, (plans,)."""
-    ranks, count = inputs.plans.pipeline_parallel, inputs.stages.count[:, :, None] * inputs.stages.chunk_count
-    again = times.mean_repeats
+    ranks, stages, again = inputs.plans.pipeline_parallel, inputs.stages, times.mean_repeats
     of_names = ("f", times.forward), ("b", times.backward + again), ("w", times.weight_grad + again)
-    mean = {name: (of_chunks * count).sum(axis=(1, 2)) / ranks / inputs.copies for name, of_chunks in of_names}
+    sums = {name: over_ranks(stages.all_chunks(of_chunks) * stages.count) for name, of_chunks in of_names}
+    mean = {name: seconds / ranks / inputs.copies for name, seconds in sums.items()}
     result = np.zeros(len(inputs.plans))
     for schedule, rows in inputs.by_schedule:
         p, m, v = (column[rows] for column in inputs.plans.pipeline_sizes)
@@ -296,7 +310,7 @@ def step_times(
     p, m = inputs.plans.pipeline_parallel, inputs.plans.num_microbatches
     # of two copies of the model a micro-batch passes one
     passes = m / inputs.copies
-    work = {name: passes * (part * inputs.stages.ranks).sum(axis=1) / p for name, part in times.work.items()}
+    work = {name: passes * over_ranks(part * inputs.stages.ranks) / p for name, part in times.work.items()}
     busy = sum(work.values(), np.zeros(len(inputs.plans)))
     exposed = data_parallel_s(inputs, gradient_bytes_per_parameter(inputs))
     after = {

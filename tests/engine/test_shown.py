@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from ppadvisor import schedules
-from ppadvisor.engine.evaluate import estimate_plan, estimate_plans, estimates_of, measured, quick_steps_s
+from ppadvisor.engine.evaluate import estimate_plan, estimate_plans, estimates_of, measured, quick_steps_s, steps_of
 from ppadvisor.engine.pipeline import pipeline_of
 from ppadvisor.engine.spans import STEADY_ROUNDS
 from ppadvisor.engine.stash import Held, stash_of
@@ -17,7 +17,7 @@ from ppadvisor.engine.tables import layers_of_ranks, table_of
 from ppadvisor.schedules.base import RankOrder
 from ppadvisor.specs.load import load_model
 from ppadvisor.specs.plan import PlanSpec
-from tests.problems import model, plan, problem, random_plans
+from tests.problems import cluster, model, plan, problem, random_plans
 from tests.scheduled import scheduled_plans
 
 
@@ -42,6 +42,19 @@ def test_plans_together_are_each_alone(name: str) -> None:
         for where, value in numbers(together.as_dict()):
             expected = pytest.approx(alone[where], rel=1e-12, abs=1e-15) if isinstance(value, float) else alone[where]
             assert value == expected, (one, where)
+
+
+@pytest.mark.parametrize("name", ["llama", "mla-mtp"])
+def test_a_step_is_the_same_to_the_bit_whatever_stands_beside_it(name: str) -> None:
+    """What a sweep shows of a plan, alone and in a table of many: no bit differs, nor from the plan's own report."""
+    of = problem(model(name), num_gpus=16, machines=cluster(16, gpus_per_node=4))
+    each = [one for schedule in schedules.SCHEDULES for one in scheduled_plans(of, schedule, 2, seed=3)]
+    plans = [*random_plans(of, 30, seed=5), *each]
+    of_plans = measured(of, plans, margin=0.9)
+    for one, step, estimate in zip(of_plans, steps_of(of_plans), estimates_of(of_plans), strict=True):
+        (alone,) = measured(of, (one.plan,), margin=0.9)
+        assert (alone.memory, steps_of([alone])) == (one.memory, [step]), one.plan
+        assert vars(step) == {key: getattr(estimate.time, key) for key in vars(step)}
 
 
 def test_what_is_continued_together_is_the_replay_of_all_micro_batches() -> None:
@@ -100,3 +113,17 @@ def test_ranks_with_unequal_orders_hold_what_each_holds_alone() -> None:
             for part in ("alive", "waiting", "sent"):
                 side_by_side = getattr(getattr(together, moment), part)[rank]
                 assert side_by_side.tolist() == getattr(getattr(alone, moment), part)[0].tolist()
+
+
+@pytest.mark.parametrize("name", ["1f1b", "interleaved-1f1b", "hanayo", "1f1b-vocab-1"])
+def test_long_orders_are_looked_at_in_parts(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the ranks hold is the same where only a few of them are looked at together."""
+    of = problem(model("llama"), num_gpus=16)
+    (one,) = scheduled_plans(of, name, 1, seed=1)
+    (whole,) = measured(of, (one,), margin=0.9)
+    monkeypatch.setattr("ppadvisor.engine.stash.MOST_NUMBERS", 100)
+    (in_parts,) = measured(of, (one,), margin=0.9)
+    assert in_parts.memory == whole.memory
+    assert in_parts.pipelines.inputs.stash is not None
+    assert whole.pipelines.inputs.stash is not None
+    assert np.array_equal(in_parts.pipelines.inputs.chunk_in_flight, whole.pipelines.inputs.chunk_in_flight)
