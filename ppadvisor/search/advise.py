@@ -7,7 +7,7 @@ import numpy as np
 from ppadvisor import schedules
 from ppadvisor.engine.evaluate import VERDICTS, estimate_plan
 from ppadvisor.engine.problem import Problem
-from ppadvisor.engine.results import PlanEstimate
+from ppadvisor.engine.results import PlanEstimate, PlanMemory
 from ppadvisor.engine.tables import plan_of
 from ppadvisor.errors import InputError
 from ppadvisor.search.pins import Pins
@@ -153,12 +153,11 @@ def _baseline(problem: Problem, pins: Pins, margin: float) -> Baseline:
         reasons = ranked.examples[0].message if ranked.examples else "no combination divides the batch"
         return Baseline(estimate=None, note=f"no such plan: {reasons}")
     estimate = estimate_plan(problem, plan_of(ranked.plans, row), margin=margin)
-    return Baseline(estimate=estimate, note=miss_note(estimate))
+    return Baseline(estimate=estimate, note=miss_note(estimate.memory))
 
 
-def miss_note(estimate: PlanEstimate) -> str:
+def miss_note(memory: PlanMemory) -> str:
     """By how much a plan misses the limit it misses."""
-    memory = estimate.memory
     if memory.headroom_bytes < 0:
         return f"does not fit by {format_bytes_gib(-memory.headroom_bytes)}"
     over = memory.conservative_bytes - memory.capacity_bytes

@@ -59,7 +59,7 @@ def _least(ranked: Ranked, schedule_indices: list[int], margin: float) -> dict[i
 def _best(ranked: Ranked, index: int, estimate: PlanEstimate | None) -> ScheduleBest:
     name = ranked.space.plans.schedule_names[index]
     said = "fits" if estimate is not None and estimate.memory.fits else None
-    note = said or (miss_note(estimate) if estimate else _why_illegal(ranked, index))
+    note = said or (miss_note(estimate.memory) if estimate else _why_illegal(ranked, index))
     return ScheduleBest(schedule=name, estimate=estimate, note=note, run_by=frameworks.who_runs(name))
 
 

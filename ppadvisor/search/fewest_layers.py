@@ -34,12 +34,15 @@ AT_ONCE = 4_000
 once for them."""
 
 
-def with_fewest_layers(every: Decided) -> Decided | None:
-    """Plans between `none` and `full`; None where the framework or the question has no such thing."""
+def with_fewest_layers(every: Decided, questions: Sequence[IntArray] = ()) -> Decided | None:
+    """Plans between `none` and `full`; None where the framework or the question has no such thing.
+
+    `questions`: the rows of each, where several are asked together; without them all rows are of one.
+    """
     problem, plans, margin = every.problem, every.plans, every.margin
     if "block" not in problem.framework.recompute_methods or not {NONE, FULL} <= set(plans.recomputations):
         return None
-    without, full = _pairs(every)
+    without, full = _pairs(every, questions)
     limits = _limits(problem, margin)
     held = largest_chunk(problem.model, plans)[plans.split[without]]
     lack, room = (_beyond(every.estimates, rows, limits) for rows in (without, full))
@@ -90,12 +93,26 @@ def _beyond(estimates: EstimateTable, rows: IntArray, limits: tuple[float, float
     return np.stack([estimates.peak_bytes[rows] - limits[0], estimates.conservative_bytes[rows] - limits[1]])
 
 
-def _pairs(every: Decided) -> tuple[IntArray, IntArray]:
+def _slowest(every: Decided, questions: Sequence[IntArray]) -> FloatArray:
+    """Seconds above which a plan is not worth trying, (plans,): none of a row that is of no question."""
+    fits = every.estimates.verdict == VERDICTS.index("fits")
+
+    def of_question(rows: IntArray) -> float:
+        times = np.sort(every.estimates.step_time_s[rows])
+        return float(times[min(WORTH_TRYING, len(times)) - 1]) if len(times) else np.inf
+
+    if not questions:
+        return np.broadcast_to(of_question(np.flatnonzero(fits)), fits.shape)
+    slowest = np.full(len(fits), -np.inf)
+    for rows in questions:
+        slowest[rows] = of_question(rows[fits[rows]])
+    return slowest
+
+
+def _pairs(every: Decided, questions: Sequence[IntArray]) -> tuple[IntArray, IntArray]:
     """Rows (without, full) that differ in recomputation alone, of which the first does not fit and the second does."""
-    plans, estimates = every.plans, every.estimates
+    plans, estimates, slowest = every.plans, every.estimates, _slowest(every, questions)
     fits = estimates.verdict == VERDICTS.index("fits")
-    times = np.sort(estimates.step_time_s[fits])
-    slowest = times[min(WORTH_TRYING, len(times)) - 1] if len(times) else np.inf
     none, full = plans.recomputations.index(NONE), plans.recomputations.index(FULL)
     fully = np.flatnonzero((plans.recompute == full) & fits)
     without = np.flatnonzero((plans.recompute == none) & ~fits & (every.least_steps_s < slowest))
@@ -106,7 +123,7 @@ def _pairs(every: Decided) -> tuple[IntArray, IntArray]:
     partner = fully[np.minimum(np.searchsorted(key[fully], key[without]), len(fully) - 1)]
     same = key[partner] == key[without]
     every.complete(without[same])
-    same &= estimates.step_time_s[without] < slowest
+    same &= estimates.step_time_s[without] < slowest[without]
     return without[same], partner[same]
 
 

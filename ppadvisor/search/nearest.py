@@ -27,7 +27,7 @@ def nearest_miss(ranked: Ranked, pins: Pins, *, margin: float) -> NearestMiss | 
     estimate = estimate_plan(ranked.problem, plan_of(ranked.plans, row), margin=margin)
     memory = estimate.memory
     stage = memory.stages[memory.binding_stage]
-    message = f"nearest miss: {short_plan(estimate.plan)}; stage {stage.stage} {miss_note(estimate)}"
+    message = f"nearest miss: {short_plan(estimate.plan)}; stage {stage.stage} {miss_note(estimate.memory)}"
     return NearestMiss(
         estimate=estimate,
         short_by_bytes=max(-memory.headroom_bytes, memory.conservative_bytes - memory.capacity_bytes),

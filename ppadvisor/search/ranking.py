@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,10 +19,11 @@ from ppadvisor.search.fewest_layers import SOME_LAYERS, joined, with_fewest_laye
 from ppadvisor.search.pins import Pins
 from ppadvisor.search.space import Space, build_space
 from ppadvisor.specs.plan import PlanTable
-from ppadvisor.specs.recomputation import NONE
+from ppadvisor.specs.recomputation import NONE, parse_recomputation
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
+BoolArray = NDArray[np.bool_]
 
 SORT_KEYS: tuple[str, ...] = ("step_time_s", "peak_bytes", "bubble_fraction")
 
@@ -73,9 +75,12 @@ def moving_parts(plans: PlanTable, rows: IntArray | slice = slice(None)) -> IntA
     return count
 
 
-def rank(problem: Problem, pins: Pins, *, margin: float, sort: str = "step_time_s") -> Ranked:
+def rank(
+    problem: Problem, pins: Pins, *, margin: float, sort: str = "step_time_s", asked: Sequence[Pins] = ()
+) -> Ranked:
     """Build the space, drop what may not run, estimate the rest, order what fits.
 
+    `asked`: questions with one value of each pin that `pins` puts together; each then finds its own plans in the table.
     InputError for contradicting pins (from the space) and for an unknown sort key.
     """
     if sort not in SORT_KEYS:
@@ -83,7 +88,8 @@ def rank(problem: Problem, pins: Pins, *, margin: float, sort: str = "step_time_
     space = build_space(problem, pins)
     plans, size, counts, examples = legal_of_sizes(problem, space.plans, space.size)
     every = decided(problem, plans, margin=margin, size=size)
-    between = None if pins.recompute else with_fewest_layers(every)
+    questions = [np.flatnonzero(rows_with(plans, one)) for one in asked]
+    between = None if pins.recompute else with_fewest_layers(every, questions)
     if between is not None:
         space = space.extended(len(between.plans), "recompute", SOME_LAYERS)
         every = joined(every, between)
@@ -99,6 +105,21 @@ def rank(problem: Problem, pins: Pins, *, margin: float, sort: str = "step_time_
         if of_verdict[VERDICTS.index(verdict)]:
             rejected[code] = of_verdict[VERDICTS.index(verdict)]
     return Ranked(space, every, order, rejected, examples)
+
+
+def rows_with(plans: PlanTable, pins: Pins) -> BoolArray:
+    """Which of the plans have the pinned values, one of each pin."""
+    own = np.ones(len(plans), dtype=np.bool_)
+    for name, (value,) in pins.given().items():
+        own &= getattr(plans, name) == _as_in_table(plans, name, value)
+    return own
+
+
+def _as_in_table(plans: PlanTable, name: str, value: int | str) -> int:
+    """How a column has a value."""
+    if name == "schedule":
+        return plans.schedule_names.index(str(value))
+    return plans.recomputations.index(parse_recomputation(str(value))) if name == "recompute" else int(value)
 
 
 def as_printed(values: FloatArray) -> FloatArray:

@@ -14,7 +14,7 @@ import numpy as np
 from ppadvisor.engine.evaluate import Measured, estimates_of, quick_steps_s
 from ppadvisor.engine.results import PlanEstimate
 from ppadvisor.engine.tables import plan_of
-from ppadvisor.search.balance import first_that_fit, splits_to_try, with_fastest_split, with_fewer_layers
+from ppadvisor.search.balance import first_that_fit, splits_to_try, with_fastest_splits, with_fewer_layers
 from ppadvisor.search.fewest_layers import SOME_LAYERS
 from ppadvisor.search.noise import simplest_first
 from ppadvisor.search.ranking import IntArray, Ranked, as_printed
@@ -45,33 +45,51 @@ def best_estimates(ranked: Ranked, top: int, *, margin: float, sort: str = "step
 
     By step time a simpler plan within the noise of the fastest comes first.
     """
-    wanted = top + RESERVE
-    order = _refined(ranked, ranked.order, wanted) if sort == "step_time_s" else ranked.order
-    fitting = fitting_estimates(ranked, order, wanted, margin=margin, balance=sort != "peak_bytes")
-    printed = as_printed(np.array([_sort_value(estimate, sort) for estimate in fitting], dtype=np.float64))
+    return best_of_each(ranked, [ranked.order], top, margin=margin, sort=sort)[0]
+
+
+def best_of_each(
+    ranked: Ranked, orders: Sequence[IntArray], top: int, *, margin: float, sort: str = "step_time_s"
+) -> list[list[PlanEstimate]]:
+    """`best_estimates` of several orders: what is looked at, is looked at together."""
+    wanted, by_time = top + RESERVE, sort == "step_time_s"
+    tried = _refined(ranked, orders, wanted) if by_time else orders
+    fitting = fitting_of_each(ranked, tried, wanted, margin=margin, balance=sort != "peak_bytes")
+    found = [_in_order(of_order, sort) for of_order in fitting]
+    if by_time:
+        found = [simplest_first(ranked.problem, of_order) for of_order in found]
+        firsts = with_fastest_splits(ranked.problem, [first for first, *_ in filter(None, found)], margin=margin)
+        for of_order, first in zip(filter(None, found), firsts, strict=True):
+            of_order[0] = _fewest_layers(ranked, first, margin)
+    return [of_order[:top] for of_order in found]
+
+
+def _in_order(estimates: list[PlanEstimate], sort: str) -> list[PlanEstimate]:
+    printed = as_printed(np.array([_sort_value(estimate, sort) for estimate in estimates], dtype=np.float64))
     # a stable sort: ties keep the order by memory and moving parts
-    found = [fitting[i] for i in np.argsort(printed, kind="stable")]
-    if found and sort == "step_time_s":
-        found = simplest_first(ranked.problem, found)
-        found[0] = with_fastest_split(ranked.problem, found[0], margin=margin)
-        found[0] = _fewest_layers(ranked, found[0], margin)
-    return found[:top]
-
-
-def fitting_estimates(
-    ranked: Ranked, order: IntArray, wanted: int, *, margin: float, balance: bool = True
-) -> list[PlanEstimate]:
-    """The first `wanted` plans of `order` that tell a reader something new and fit by the exact count.
-
-    With `balance` each has the fastest split that is known for it, and recomputes no more layers than it must.
-    """
-    return fitting_of_each(ranked, [order], wanted, margin=margin, balance=balance)[0]
+    return [estimates[i] for i in np.argsort(printed, kind="stable")]
 
 
 def fitting_of_each(
     ranked: Ranked, orders: Sequence[IntArray], wanted: int, *, margin: float, balance: bool = True
 ) -> list[list[PlanEstimate]]:
-    """`fitting_estimates` of several orders: what is looked at, is looked at together."""
+    """The first `wanted` plans of each order that tell a reader something new and fit by the exact count.
+
+    With `balance` each has the fastest split that is known for it, and recomputes no more layers than it must. What is
+    looked at, is looked at together.
+    """
+    fitting = measured_of_each(ranked, orders, wanted, margin=margin, balance=balance)
+    estimates = iter(estimates_of([one for of_order in fitting for one in of_order]))
+    return [
+        [_fewest_layers(ranked, one, margin) if balance else one for one in islice(estimates, len(of_order))]
+        for of_order in fitting
+    ]
+
+
+def measured_of_each(
+    ranked: Ranked, orders: Sequence[IntArray], wanted: int, *, margin: float, balance: bool
+) -> list[list[Measured]]:
+    """The plans of `fitting_of_each` before their pipelines are replayed."""
     rows = [islice(_distinct(ranked, order), wanted * TRIES) for order in orders]
     fitting = [list[Measured]() for _ in orders]
     while True:
@@ -84,11 +102,7 @@ def fitting_of_each(
         splits = splits_to_try(ranked.problem, plans, margin=margin) if balance else [[one] for one in plans]
         for (index, _), found in zip(tried, first_that_fit(ranked.problem, splits, margin=margin), strict=True):
             fitting[index] += [found] if found else []
-    estimates = iter(estimates_of([one for of_order in fitting for one in of_order]))
-    return [
-        [_fewest_layers(ranked, one, margin) if balance else one for one in islice(estimates, len(of_order))]
-        for of_order in fitting
-    ]
+    return fitting
 
 
 def _fewest_layers(ranked: Ranked, estimate: PlanEstimate, margin: float) -> PlanEstimate:
@@ -97,8 +111,21 @@ def _fewest_layers(ranked: Ranked, estimate: PlanEstimate, margin: float) -> Pla
     return with_fewer_layers(ranked.problem, estimate, margin=margin) if chosen else estimate
 
 
-def _refined(ranked: Ranked, order: IntArray, wanted: int) -> IntArray:
-    """`order` with the variants of its first plans put in the order of a quick replay, in front of all others."""
+def _refined(ranked: Ranked, orders: Sequence[IntArray], wanted: int) -> list[IntArray]:
+    """Each order with the variants of its first plans as a quick replay puts them, in front of all others."""
+    variants = [_variants(ranked, order, wanted) for order in orders]
+    together = np.array([row for rows in variants for row in rows], dtype=np.int64)
+    seconds = iter(quick_steps_s(ranked.problem, ranked.plans.take(together)).tolist())
+    refined = []
+    for order, rows in zip(orders, variants, strict=True):
+        printed = as_printed(np.array([next(seconds) for _ in rows], dtype=np.float64))
+        first = np.array(rows, dtype=np.int64)[np.lexsort((ranked.estimates.peak_bytes[rows], printed))]
+        refined.append(np.concatenate([first, order[~np.isin(order, first)]]))
+    return refined
+
+
+def _variants(ranked: Ranked, order: IntArray, wanted: int) -> list[int]:
+    """The rows of the first plans of an order that are told apart by a quick replay."""
     guess = ranked.estimates.step_time_s
     of_plan: dict[Sizes, dict[int, list[int]]] = {}
     for row in order:
@@ -109,11 +136,7 @@ def _refined(ranked: Ranked, order: IntArray, wanted: int) -> IntArray:
         variants = of_plan.setdefault(sizes, {}).setdefault(int(ranked.plans.recompute[row]), [])
         if len(variants) < (MOST_VARIANTS if near else FEW_VARIANTS):
             variants.append(int(row))
-    rows = [row for plan in of_plan.values() for variants in plan.values() for row in variants]
-    seconds = quick_steps_s(ranked.problem, ranked.plans.take(np.array(rows, dtype=np.int64)))
-    peaks = ranked.estimates.peak_bytes[rows]
-    first = np.array(rows, dtype=np.int64)[np.lexsort((peaks, as_printed(seconds)))] if rows else order[:0]
-    return np.concatenate([first, order[~np.isin(order, first)]])
+    return [row for plan in of_plan.values() for variants in plan.values() for row in variants]
 
 
 def _distinct(ranked: Ranked, order: IntArray) -> Iterator[int]:

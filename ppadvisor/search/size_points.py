@@ -152,7 +152,7 @@ def _why_none(ranked: Ranked, margin: float) -> tuple[str, str]:
     verdict = estimate.memory.verdict
     # a plan that fits by the array forms and not by the exact count is counted as the latter has it
     code = MEMORY_REASONS.get(verdict, "memory")
-    return code, f"{short_plan(estimate.plan)}: stage {stage} {miss_note(estimate)}"
+    return code, f"{short_plan(estimate.plan)}: stage {stage} {miss_note(estimate.memory)}"
 
 
 def _no_plan(candidate: int, num_gpus: int, code: str, reason: str) -> NoPlan:

@@ -202,7 +202,7 @@ def synchronous(names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _schedules_by_v(problem: Problem, pins: Pins, names: tuple[str, ...]) -> dict[int, list[int]]:
-    """v -> the schedules (indices into `names`) that are tried with it."""
+    """v, in order whatever else is tried -> the schedules (indices into `names`) that are tried with it."""
     most = problem.model.num_layers // 2
     by_v: dict[int, list[int]] = {}
     for index, name in enumerate(names):
@@ -211,7 +211,7 @@ def _schedules_by_v(problem: Problem, pins: Pins, names: tuple[str, ...]) -> dic
         for v in tried:
             if allowed.allows(v) and (v <= most or v == allowed.default):
                 by_v.setdefault(v, []).append(index)
-    return by_v
+    return dict(sorted(by_v.items()))
 
 
 def _with_splits(

@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
+from itertools import islice
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from ppadvisor.engine.evaluate import estimate_plan
-from ppadvisor.engine.problem import Problem
-from ppadvisor.engine.results import PlanEstimate, Rejection, Verdict
-from ppadvisor.engine.tables import plan_of
+from ppadvisor.engine.results import PlanMemory, Rejection, Verdict
 from ppadvisor.errors import InputError
 from ppadvisor.search.advise import miss_note
-from ppadvisor.search.pins import Pins
-from ppadvisor.search.ranking import MEMORY_REASONS, Ranked, nearest_row, rank
-from ppadvisor.search.shortlist import best_estimates, fitting_estimates
+from ppadvisor.search.chosen import Chosen, chosen_plans
+from ppadvisor.search.ranking import MEMORY_REASONS, Ranked
+from ppadvisor.search.shared import Question, Share, shares
 from ppadvisor.search.workers import ordered_map
 from ppadvisor.specs.kinds import PositiveInt
 from ppadvisor.specs.version import FORMAT_VERSION, MODEL_VERSION
@@ -37,8 +35,14 @@ WORTH_S = 2.0
 """What is left must take this long for others to help: one needs half a second to start."""
 
 
-QUICK_PLANS = 5
-"""A quick answer is the fastest of so many plans that the array forms put first, which do not see every idle moment."""
+BATCH_S = 0.5
+"""Points are answered together for about so long: what an interrupt costs, and what a progress bar waits for."""
+MOST_AT_ONCE = 128
+"""More points at a time are hardly answered sooner."""
+LATE_S = 1.0
+"""Points that are not begun by then wait for the rows of the others to be out."""
+MOST_WORK = 250_000
+"""Of `Share.work`, what is looked at together: less than a second's, and 100 MB."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +51,7 @@ class Point:
 
     values: Mapping[str, AxisValue]
     """Axis -> its value here."""
-    ask: Callable[[], tuple[Problem, Pins]]
+    ask: Callable[[], Question]
     """Makes the question; InputError where the values contradict each other."""
 
 
@@ -100,7 +104,7 @@ class SweepQuestion(BaseModel):
     """A digest of all that the rows depend on: rows of one question can stand in one file."""
     margin_fraction: float
     quick: bool = False
-    """Whether near ties and better splits were left alone: see `answer_point`."""
+    """Whether near ties and better splits were left alone: see `chosen_plans`."""
     assumptions: dict[str, float]
     """Those that the user replaced."""
     fixed: dict[str, AxisValue]
@@ -127,63 +131,121 @@ def digest_of(*parts: object) -> str:
 def sweep_rows(
     points: Iterable[Point], *, margin: float, quick: bool = False, jobs: int = 1
 ) -> Generator[SweepRow, None, None]:
-    """Answer one point after the other; with more jobs, where it is worth it, several at a time, in the same order."""
-    answer = partial(answer_point, margin=margin, quick=quick)
-    start, spent_s, done, left = time.monotonic(), 0.0, 0, iter(points)
-    for point in left:
-        yield answer(point)
-        spent_s, done = time.monotonic() - start, done + 1
+    """The row of each point, in their order; with more jobs, where it is worth it, other processes help."""
+    answer = partial(_answer_in_time, margin=margin, quick=quick)
+    batches, start, done = _Batches(iter(points)), time.monotonic(), 0
+    for batch in batches:
+        for answered in _with_the_rest(answer(batch), answer):
+            yield from batches.timed(answered)
+        spent_s, done = time.monotonic() - start, done + len(batch)
         if jobs > 1 and spent_s > ALONE_S:
+            left = tuple(batches.points)
+            batches.points = iter(left)
+            jobs = min(jobs, len(left)) if len(left) * spent_s > WORTH_S * done else 1
             break
-    rest = tuple(left)
-    helps = len(rest) * spent_s > WORTH_S * done
-    with closing(ordered_map(answer, rest, jobs if helps else 1)) as rows:
-        yield from rows
+    with closing(ordered_map(answer, batches, jobs)) as found:
+        for first in found:
+            for answered in _with_the_rest(first, answer):
+                yield from batches.timed(answered)
 
 
-def answer_point(point: Point, *, margin: float, quick: bool = False) -> SweepRow:
-    """The row of one point: the plan that `plan` ranks first.
+@dataclass(frozen=True)
+class _Answered:
+    """The rows of some points."""
 
-    Quick: the fastest of the first QUICK_PLANS of the search, as they stand there: no variants beside them are looked
-    at, no better splits. The numbers of the row are those of a full replay all the same.
+    rows: list[SweepRow]
+    rest: Sequence[Point]
+    """Points that were left, for they took too long."""
+    seconds: float
+
+
+@dataclass
+class _Batches:
+    """Points, as many at a time as are answered in about BATCH_S: the last ones tell."""
+
+    points: Iterator[Point]
+    size: int = 1
+
+    def __iter__(self) -> Iterator[tuple[Point, ...]]:
+        while batch := tuple(islice(self.points, self.size)):
+            yield batch
+
+    def timed(self, answered: _Answered) -> list[SweepRow]:
+        """The rows, from whose seconds follows how many points come next."""
+        number = len(answered.rows)
+        in_time = int(number * BATCH_S / max(answered.seconds, 1e-9))
+        self.size = max(1, min(in_time, 2 * number, MOST_AT_ONCE))
+        return answered.rows
+
+
+def _with_the_rest(answered: _Answered, answer: Callable[[Sequence[Point]], _Answered]) -> Iterator[_Answered]:
+    """What was answered, and then what was left."""
+    yield answered
+    while answered.rest:
+        answered = answer(answered.rest)
+        yield answered
+
+
+def _answer_in_time(points: Sequence[Point], *, margin: float, quick: bool) -> _Answered:
+    """The rows of the points, or of the first of them: no more are begun after LATE_S."""
+    start, rows = time.monotonic(), list[SweepRow]()
+    for part in answers(points, margin=margin, quick=quick):
+        rows += part
+        if time.monotonic() - start > LATE_S:
+            break
+    return _Answered(rows, points[len(rows) :], time.monotonic() - start)
+
+
+def answers(points: Sequence[Point], *, margin: float, quick: bool = False) -> Iterator[list[SweepRow]]:
+    """The row of each point, from the plan that `plan` ranks first; quick as `chosen_plans`. As many at a time as are.
+
+    No row hangs on which other points are answered with it, so that a sweep that is gone on with has the same rows.
     """
+    begun, work = list[Share | InputError](), 0
+    waiting = iter(points)
+    for share in shares([_asked(point) for point in points], margin=margin):
+        begun.append(share)
+        work += share.work if isinstance(share, Share) else 0
+        if work > MOST_WORK:
+            yield _rows(waiting, begun, margin, quick)
+            begun, work = [], 0
+    if begun:
+        yield _rows(waiting, begun, margin, quick)
+
+
+def _asked(point: Point) -> Question | InputError:
     try:
-        problem, pins = point.ask()
-        ranked = rank(problem, pins, margin=margin)
+        return point.ask()
     except InputError as error:
-        return _without_plan(point.values, CONTRADICTION, str(error))
-    estimate = _best_or_nearest(ranked, margin, quick=quick)
-    if estimate is None:
-        rejection = _main_rejection(ranked)
-        return _without_plan(point.values, rejection.code, rejection.message)
-    known: dict[str, Any] = vars(estimate.plan) | vars(estimate.memory) | vars(estimate.time)
+        return error
+
+
+def _rows(points: Iterator[Point], found: Sequence[Share | InputError], margin: float, quick: bool) -> list[SweepRow]:
+    """The rows of the next points, of which this was found."""
+    searched = {place: share for place, share in enumerate(found) if isinstance(share, Share)}
+    chosen = chosen_plans(searched, margin=margin, quick=quick)
+    return [
+        _row(point.values, chosen[place]) if place in chosen else _without_plan(point.values, share)
+        for place, (share, point) in enumerate(zip(found, points, strict=False))
+    ]
+
+
+def _row(values: Mapping[str, AxisValue], chosen: Chosen) -> SweepRow:
+    plan = chosen.plan
+    known: dict[str, Any] = vars(plan) | vars(chosen.memory) | vars(chosen.step)
     found = {name: known[name] for name in SweepRow.model_fields if name in known}
-    found["recompute"] = estimate.plan.recomputation.text
-    found["global_batch_size"] = problem.training.global_batch_size
+    found["recompute"] = plan.recomputation.text
+    found["global_batch_size"] = plan.data_parallel * plan.micro_batch_size * plan.num_microbatches
     # where an axis is a quantity of the plan, in the words of the axis: `selective:mlp+moe_act` has two spellings
-    return SweepRow.model_validate({**found, **point.values, **_reason(estimate)})
+    return SweepRow.model_validate({**found, **values, **_reason(chosen.memory)})
 
 
-def _best_or_nearest(ranked: Ranked, margin: float, *, quick: bool) -> PlanEstimate | None:
-    """The best plan that fits, else the legal one that comes closest, else None."""
-    if quick:
-        best = fitting_estimates(ranked, ranked.order, QUICK_PLANS, margin=margin, balance=False)
-        best.sort(key=lambda estimate: estimate.time.step_time_s)
-    else:
-        best = best_estimates(ranked, 1, margin=margin)
-    if best:
-        return best[0]
-    row = nearest_row(ranked)
-    return None if row is None else estimate_plan(ranked.problem, plan_of(ranked.plans, row), margin=margin)
-
-
-def _reason(estimate: PlanEstimate) -> dict[str, str]:
-    memory = estimate.memory
+def _reason(memory: PlanMemory) -> dict[str, str]:
     if memory.fits:
         return {}
     return {
         "reason_code": MEMORY_REASONS[memory.verdict],
-        "reason": f"stage {memory.binding_stage} {miss_note(estimate)}",
+        "reason": f"stage {memory.binding_stage} {miss_note(memory)}",
     }
 
 
@@ -192,5 +254,10 @@ def _main_rejection(ranked: Ranked) -> Rejection:
     return max(ranked.examples, key=lambda rejection: ranked.rejected[rejection.code])
 
 
-def _without_plan(values: Mapping[str, AxisValue], code: str, reason: str) -> SweepRow:
+def _without_plan(values: Mapping[str, AxisValue], share: Share | InputError) -> SweepRow:
+    if isinstance(share, InputError):
+        code, reason = CONTRADICTION, str(share)
+    else:
+        rejection = _main_rejection(share.ranked)
+        code, reason = rejection.code, rejection.message
     return SweepRow.model_validate({**values, "fits": False, "reason_code": code, "reason": " ".join(reason.split())})

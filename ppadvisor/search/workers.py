@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import signal
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import chain, islice
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -65,16 +66,19 @@ class _Shared(Generic[T, R]):
         self.results[worker.has.popleft()] = result
 
 
-def ordered_map(function: Callable[[T], R], items: Sequence[T], jobs: int) -> Generator[R, None, None]:
+def ordered_map(function: Callable[[T], R], items: Iterable[T], jobs: int) -> Generator[R, None, None]:
     """`map` with `jobs` processes, which end with the generator or with this process, however it ends.
 
     Function, items and results go through pipes, so they must be what pickle takes. With one job there are no others.
+    An item is not asked for before a process can take it.
     """
-    if jobs == 1 or len(items) < 2:
-        yield from map(function, items)
+    others = iter(items)
+    first = list(islice(others, jobs))
+    if len(first) < 2:
+        yield from map(function, chain(first, others))
         return
-    shared: _Shared[T, R] = _Shared(enumerate(items))
-    with _started(function, min(jobs, len(items))) as workers:
+    shared: _Shared[T, R] = _Shared(enumerate(chain(first, others)))
+    with _started(function, len(first)) as workers:
         for worker in workers:
             shared.feed(worker)
         upcoming = 0

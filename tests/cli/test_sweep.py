@@ -244,7 +244,7 @@ def test_ctrl_c_leaves_nothing_half_written(ask: Ask, tmp_path: Path, monkeypatc
             raise KeyboardInterrupt
         return rank(*args, **kwargs)
 
-    monkeypatch.setattr("ppadvisor.search.sweep.rank", interrupted)
+    monkeypatch.setattr("ppadvisor.search.shared.rank", interrupted)
     target = tmp_path / "rows.csv"
     target.write_text("earlier\n")
     result = ask(f"{SMALL} --pp 1,2,4 --jobs 1 --format csv --output {target}")

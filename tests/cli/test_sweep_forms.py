@@ -316,7 +316,7 @@ def test_what_cannot_be_shown_is_told_before_any_point(
     def searched(*_: object, **__: object) -> None:
         raise AssertionError("a point was asked")
 
-    monkeypatch.setattr("ppadvisor.search.sweep.rank", searched)
+    monkeypatch.setattr("ppadvisor.search.shared.rank", searched)
     result = ask(f"{ASKED} {options}")
     assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
     assert message in result.stderr

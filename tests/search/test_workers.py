@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import signal
 import time
+from collections.abc import Iterator
 from contextlib import closing
 
 import pytest
@@ -18,6 +19,12 @@ def slow_where_even(number: int) -> tuple[int, int]:
     """The number and who looked at it; the first ones take longest."""
     time.sleep(0.2 if number < 2 else 0)
     return number, os.getpid()
+
+
+def slow(number: int) -> int:
+    """The number, a moment later."""
+    time.sleep(0.02)
+    return number
 
 
 def refuse_three(number: int) -> int:
@@ -47,6 +54,20 @@ def test_one_job_is_this_process() -> None:
     """Nothing is started where nothing is to be shared."""
     assert {process for _, process in ordered_map(slow_where_even, range(3), 1)} == {os.getpid()}
     assert list(ordered_map(slow_where_even, [], 4)) == []
+
+
+def test_items_are_asked_for_as_they_are_needed() -> None:
+    """The first results are out while most of the items are not yet asked for."""
+    asked = []
+
+    def items() -> Iterator[int]:
+        for number in range(500):
+            asked.append(number)
+            yield number
+
+    with closing(ordered_map(slow, items(), 2)) as results:
+        assert next(results) == 0
+        assert len(asked) < 500
 
 
 def test_an_error_comes_out_where_it_belongs() -> None:
