@@ -52,6 +52,12 @@ COMMAND_LINES: dict[str, tuple[str, ...]] = {
         *("--framework", "generic"),
     ),
 }
+PINNED = (
+    *("sweep", "--model", "llama-3.1-70b", "--gpu", "h100-sxm-80gb", "--framework", "generic", "--jobs", "1"),
+    *("--global-batch", "512,1024", "--pp", "2,4,8,16", "--tp", "4,8", "--micro-batch", "1,2"),
+    *("--recompute", "none,full", "--schedule", "1f1b,gpipe", "--format", "csv"),
+)
+"""Context parallelism and the split of the layers stay open; 128 points for each number of GPUs and sequence length."""
 SWEEPS: dict[str, tuple[int, tuple[str, ...]]] = {
     "sweep, 70B, open plans": (
         12,
@@ -60,6 +66,8 @@ SWEEPS: dict[str, tuple[int, tuple[str, ...]]] = {
             *("--seq-len", "4k,8k", "--global-batch", "512,1024"),
         ),
     ),
+    "sweep, 70B, pinned plans": (256, (*PINNED, "--gpus", "64,256", "--seq-len", "4k")),
+    "sweep, 70B, pinned plans, --quick": (1024, (*PINNED, "--gpus", "64,128,256,512", "--seq-len", "4k,8k", "--quick")),
 }
 SEARCHES = {
     "70B on 64 GPUs": ("llama-3.1-70b", 64, 1024),
@@ -150,10 +158,12 @@ def test_a_search(name: str, benchmark: Benchmark, report: Report) -> None:
 
 @pytest.mark.parametrize("name", SWEEPS)
 def test_a_sweep(name: str, benchmark: Benchmark, report: Report) -> None:
-    """Points of a sweep a second, each the best of all plans."""
+    """Points of a sweep a second, each the best of all plans, or of those that are pinned, with start and output."""
     points, arguments = SWEEPS[name]
     seconds, memory = least_of_children(benchmark, arguments)
-    report(f"{name}: {points} points", f"{points / seconds:.1f} points/s", f"{memory:.0f} MB at most")
+    long_s = 10_000 * seconds / points
+    beside = f"10,000 points in {long_s:,.0f} s of a core; {memory:.0f} MB at most"
+    report(f"{name}: {points:,} points", f"{points / seconds:,.1f} points/s", beside)
 
 
 @pytest.mark.skipif("size" not in {command.name for command in COMMANDS}, reason="no command `size`")
