@@ -5,14 +5,15 @@ from __future__ import annotations
 import numpy as np
 
 from ppadvisor import schedules
-from ppadvisor.engine.evaluate import VERDICTS, estimate_plan
+from ppadvisor.engine.evaluate import VERDICTS, estimate_plan, estimate_plans
 from ppadvisor.engine.problem import Problem
 from ppadvisor.engine.results import PlanEstimate, PlanMemory
 from ppadvisor.engine.tables import plan_of
 from ppadvisor.errors import InputError
 from ppadvisor.search.pins import Pins
-from ppadvisor.search.ranking import Ranked, nearest_row, rank
+from ppadvisor.search.ranking import Ranked
 from ppadvisor.search.results import Baseline
+from ppadvisor.search.shared import Share, shares
 from ppadvisor.search.space import unused_pin_values
 from ppadvisor.specs.plan import PlanSpec
 from ppadvisor.units import format_bytes_gib, format_fraction, format_seconds
@@ -131,29 +132,33 @@ def baselines(problem: Problem, pins: Pins, *, margin: float) -> dict[str, Basel
     loose = pins.without(
         "pipeline_parallel", "num_microbatches", "micro_batch_size", "schedule", "virtual_stages", "data_parallel"
     )
-    result = {}
+    names = {"no_pipeline": "none"}
     if "naive" in problem.framework.schedules:
-        result["naive"] = _baseline(problem, loose.with_values(schedule=("naive",)), margin)
-    alone = loose.with_values(schedule=("none",), pipeline_parallel=(1,))
-    result["no_pipeline"] = _baseline(problem, alone, margin)
-    return result
+        names = {"naive": "naive"} | names
+    asked = [(problem, loose.with_values(schedule=(schedule,))) for schedule in names.values()]
+    best = [_best_of(share) for share in shares(asked, margin=margin)]
+    estimates = iter(estimate_plans(problem, [plan for plan in best if isinstance(plan, PlanSpec)], margin=margin))
+    return {
+        name: _baseline(next(estimates)) if isinstance(plan, PlanSpec) else Baseline(estimate=None, note=plan)
+        for name, plan in zip(names, best, strict=True)
+    }
 
 
-def _baseline(problem: Problem, pins: Pins, margin: float) -> Baseline:
-    try:
-        ranked = rank(problem, pins, margin=margin)
-    except InputError:
+def _best_of(share: Share | InputError) -> PlanSpec | str:
+    """The first plan, or the one that comes nearest where none fits; why there is none."""
+    if isinstance(share, InputError):
         # the schedule was pinned here, not by the user, who would be told of a contradiction that is not theirs
-        return Baseline(estimate=None, note="no such plan: the GPUs, the batch and the pins leave none")
-    if len(ranked.order):
-        estimate = estimate_plan(problem, plan_of(ranked.plans, int(ranked.order[0])), margin=margin)
-        return Baseline(estimate=estimate, note=f"{format_seconds(estimate.time.step_time_s)} a step")
-    row = nearest_row(ranked)
-    if row is None:
-        reasons = ranked.examples[0].message if ranked.examples else "no combination divides the batch"
-        return Baseline(estimate=None, note=f"no such plan: {reasons}")
-    estimate = estimate_plan(problem, plan_of(ranked.plans, row), margin=margin)
-    return Baseline(estimate=estimate, note=miss_note(estimate.memory))
+        return "no such plan: the GPUs, the batch and the pins leave none"
+    row = int(share.order[0]) if len(share.order) else share.ranked.decided.least_peak(share.rows)
+    if row is not None:
+        return plan_of(share.ranked.plans, row)
+    examples = share.ranked.examples
+    return f"no such plan: {examples[0].message if examples else 'no combination divides the batch'}"
+
+
+def _baseline(estimate: PlanEstimate) -> Baseline:
+    fits = f"{format_seconds(estimate.time.step_time_s)} a step"
+    return Baseline(estimate=estimate, note=fits if estimate.memory.fits else miss_note(estimate.memory))
 
 
 def miss_note(memory: PlanMemory) -> str:
