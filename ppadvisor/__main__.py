@@ -2,6 +2,6 @@
 
 import sys
 
-from ppadvisor.cli.main import process
+from ppadvisor.cli.process import process
 
 sys.exit(process())

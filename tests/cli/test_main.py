@@ -193,10 +193,10 @@ def test_a_pipe_gets_utf8_under_any_locale() -> None:
 
 LIFE = """
 import atexit, sys
-from ppadvisor.cli import main
+from ppadvisor.cli import main, process
 atexit.register(sys.stdout.write, "registered")
 main.main = lambda: sys.stdout.write("not flushed, ") and 3
-sys.exit(main.process())
+sys.exit(process.process())
 """
 """A process whose command writes and does not flush, with something to run at its end."""
 
