@@ -45,7 +45,7 @@ def beside_stages(assumed: float | FloatArray) -> FloatArray:
 
 def by_kind(values: Sequence[FloatArray]) -> FloatArray:
     """(plans,) of each kind of layer -> (plans, kinds), plans next to each other."""
-    return np.stack(values).T
+    return np.stack(values).T if len(values) > 1 else values[0][:, None]
 
 
 def over_kinds(layers: FloatArray, per_kind: FloatArray) -> FloatArray:

@@ -121,7 +121,9 @@ def wire_table(
     """The table of `Graph.wire`: seconds on each wire. `InputError` for times that cannot be."""
     boundaries = (num_stages - 1,)
     forward = _seconds(handoff_s, boundaries, "handoff_s")
-    backward = _seconds(handoff_backward_s, boundaries, "handoff_backward_s")
+    backward = forward
+    if handoff_backward_s is not handoff_s:
+        backward = _seconds(handoff_backward_s, boundaries, "handoff_backward_s")
     return np.concatenate([[0.0, _seconds(meeting_s, (), "meeting_s")], forward, backward])
 
 

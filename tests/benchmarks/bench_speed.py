@@ -95,6 +95,9 @@ class Benchmark(Protocol):
         """Run the target so many times, and keep its wall clock."""
 
 
+SETTINGS_OF_MACHINES = ("PYTHONDONTWRITEBYTECODE", "PYTHONUNBUFFERED")
+"""With these each run compiles the package anew, and writes each piece of a table by itself."""
+
 # a small process in between: of one that forks, the child's largest memory would begin with the parent's
 MEASURED = """
 import resource, subprocess, sys
@@ -108,8 +111,8 @@ def child(arguments: tuple[str, ...]) -> tuple[float, float]:
     """(CPU seconds, largest memory in MB) of one run of the command line in a process of its own."""
     command = [sys.executable, "-c", MEASURED, sys.executable, "-m", "ppadvisor", *arguments]
     # compiled once, by the first run, as an installed package is
-    with_bytecode = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-    done = subprocess.run(command, capture_output=True, text=True, check=True, env=with_bytecode)
+    usual = {name: value for name, value in os.environ.items() if name not in SETTINGS_OF_MACHINES}
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=usual)
     code, seconds, memory = done.stdout.split()
     assert code == "0"
     return float(seconds), float(memory)
