@@ -194,10 +194,10 @@ class PlanTable:
 
     def take(self, rows: IntArray | NDArray[np.bool_] | slice) -> PlanTable:
         """The table of some rows only (indices, a mask or a slice)."""
-        if isinstance(rows, np.ndarray) and rows.dtype == np.bool_:
-            rows = np.flatnonzero(rows)
-        columns = {name: getattr(self, name)[rows] for name in self.column_names()}
-        return replace(self, **columns)
+        if isinstance(rows, slice):
+            return replace(self, **{name: getattr(self, name)[rows] for name in self.column_names()})
+        numbers = np.flatnonzero(rows) if rows.dtype == np.bool_ else rows
+        return replace(self, **{name: getattr(self, name).take(numbers) for name in self.column_names()})
 
     @property
     def pipeline_sizes(self) -> tuple[IntArray, IntArray, IntArray]:
