@@ -51,17 +51,21 @@ def read_job(ctx: click.Context, _: click.Parameter, path: Path | None) -> None:
             raise unknown_name("key", str(key), known, where=str(path))
         if name in defaults:
             raise InputError(f"{path}: {key!r} is given twice")
-        defaults[name] = _as_option(value, f"{path}: {key}", many=name in TABLES)
+        defaults[name] = _as_option(value, f"{path}: {key}", many=name in TABLES, switch=_is_switch(known[name]))
     ctx.default_map = defaults
 
 
-def _as_option(value: object, where: str, *, many: bool) -> object:
+def _is_switch(param: click.Parameter) -> bool:
+    return isinstance(param, click.Option) and param.is_flag
+
+
+def _as_option(value: object, where: str, *, many: bool, switch: bool) -> object:
     """The value as it would stand on the command line."""
     if many:
         if not isinstance(value, dict):
             raise InputError(f"{where}: got {value!r}; needs a table of names and numbers")
         return tuple(f"{name}={number}" for name, number in value.items())
-    if isinstance(value, bool):
+    if isinstance(value, bool) and switch:
         return value
     items = value if isinstance(value, list) else [value]
     if not items or not all(isinstance(item, str | int | float) and not isinstance(item, bool) for item in items):

@@ -14,7 +14,15 @@ from ppadvisor.errors import InputError, unknown_name
 from ppadvisor.search.pins import Pins
 from ppadvisor.specs.assumptions import GIVEN
 from ppadvisor.specs.cluster import ClusterSpec, GpuSpec
-from ppadvisor.specs.load import fields_for, load_cluster, load_gpu, load_model, preset_names, resolve_preset
+from ppadvisor.specs.load import (
+    cluster_origin,
+    fields_for,
+    load_cluster,
+    load_gpu,
+    load_model,
+    preset_names,
+    resolve_preset,
+)
 from ppadvisor.specs.model import ModelSpec, MoeSpec
 from ppadvisor.specs.training import TrainingSpec
 from ppadvisor.specs.validation import trust, validate
@@ -136,7 +144,7 @@ def read_cluster(values: Mapping[str, Any]) -> ClusterSpec:
                 raise InputError(f"{flag_of(name)} contradicts --cluster, which has its GPU; give one or the other")
         cluster = load_cluster(values["cluster"])
         if values.get("gpus") is not None:
-            cluster = trust(ClusterSpec, fields_for(cluster, values["gpus"]), "cluster options")
+            cluster = trust(ClusterSpec, fields_for(cluster, values["gpus"]), cluster_origin(values["cluster"]))
         return _with_links(cluster, values)
     gpu, provenance = _gpu(values, precision)
     num_gpus = _required(values, "gpus")

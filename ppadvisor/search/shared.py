@@ -1,7 +1,7 @@
 """Questions that differ in their pins alone, searched as one: each is then shown the rows that are its own.
 
 Nobody can tell from an answer which other questions were asked with it: rows and their order are those of a search of
-its own, and so are their numbers but for a last bit. For that each pin must leave one value.
+its own, and so are their numbers, to the bit. For that each pin must leave one value.
 """
 
 from __future__ import annotations

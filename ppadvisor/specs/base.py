@@ -98,8 +98,7 @@ class Spec(Struct):
     def __init__(self, **values: Any) -> None:
         from ppadvisor.specs.forms import form_of
 
-        super().__init__(**values)
-        vars(self).update(vars(form_of(type(self)).model_validate(vars(self))))
+        vars(self).update(vars(form_of(type(self)).model_validate(values)))
 
 
 def _default(of_field: dataclasses.Field[Any]) -> Any:

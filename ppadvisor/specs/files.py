@@ -145,7 +145,10 @@ def yaml_value(text: str, where: str) -> Any:
 
 
 def _load_json(text: str) -> object:
-    return json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_once_each)
+    read = json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_once_each)
+    if "\\u" in text and re.search(r"[\ud800-\udfff]", json.dumps(read, ensure_ascii=False)):
+        raise ValueError("a text holds half of a character (an escape \\ud800 to \\udfff alone)")
+    return read
 
 
 def _once_each(pairs: list[tuple[str, object]]) -> dict[str, object]:

@@ -82,18 +82,22 @@ def assumptions_of(
 
 def load_cluster(name: str, num_gpus: int | None = None) -> ClusterSpec:
     """A cluster from a preset name or a file of that form, of `num_gpus` GPUs where given."""
+    origin = cluster_origin(name)
     if _looks_like_a_file(name):
         from ppadvisor.specs.cluster_file import read_cluster
 
-        cluster, origin = read_cluster(Path(name)), name
+        cluster = read_cluster(Path(name))
     else:
-        cluster_id = resolve_preset("clusters", name)
-        origin = f"preset clusters/{cluster_id}.toml"
-        data = preset_data("clusters", cluster_id)
+        data = preset_data("clusters", name)
         data["gpu"] = load_gpu(data["gpu"])
         links = ("intra_node_bandwidth_bytes_per_s", "inter_node_bandwidth_bytes_per_s")
         cluster = trust(ClusterSpec, data | {"provenance": dict.fromkeys(links, origin)}, origin)
     return with_num_gpus(cluster, num_gpus, origin)
+
+
+def cluster_origin(name: str) -> str:
+    """Where a cluster of this name is read. InputError for an unknown preset."""
+    return name if _looks_like_a_file(name) else f"preset clusters/{resolve_preset('clusters', name)}.toml"
 
 
 def with_num_gpus(cluster: ClusterSpec, num_gpus: int | None, where: str = "cluster") -> ClusterSpec:

@@ -14,6 +14,13 @@ if TYPE_CHECKING:
 StructT = TypeVar("StructT", bound=Struct)
 
 
+AS_IN_A_FILE = {
+    **dict.fromkeys(("tuple_type", "list_type"), "input should be a valid array"),
+    **dict.fromkeys(("dict_type", "model_type"), "input should be an object"),
+}
+"""What pydantic calls by the names of Python's types."""
+
+
 def trust(kind: type[StructT], data: Mapping[str, Any], where: str) -> StructT:
     """Build a struct of what was looked at when it was read: options, a preset of ours. InputError as `validate`."""
     try:
@@ -48,7 +55,7 @@ def describe_problem(error: ValidationError, where: str, known: tuple[str, ...] 
     place = f"{where}: {field}" if field else where
     if first["type"] == "value_error":
         return f"{place}: {first['ctx']['error']}"
-    message = first["msg"][0].lower() + first["msg"][1:]
+    message = AS_IN_A_FILE.get(first["type"]) or first["msg"][0].lower() + first["msg"][1:]
     return f"{place}: got {_short(first['input'])}; {message}"
 
 
