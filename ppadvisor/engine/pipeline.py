@@ -105,8 +105,13 @@ class Pipeline:
     def closed_form_s(self, *, links: bool) -> tuple[float, FloatArray]:
         """The same by the schedule's array form."""
         makespan = float(pipeline_s(self.inputs, totals_of(self.inputs, self.times, links=links))[0])
-        busy = sum(self.times.work.values(), np.zeros(1))[0] * self.plan.num_microbatches / self.inputs.copies[0]
-        return makespan, np.asarray(1.0 - busy / makespan)
+        return makespan, np.asarray(1.0 - working_s(self.inputs, self.times, 0) / makespan)
+
+
+def working_s(inputs: PlanInputs, times: StageTimes, row: int) -> FloatArray:
+    """Seconds of a step that each rank of a plan works, by its stage times; (ranks,)."""
+    work = sum((seconds[row] for seconds in times.work.values()), np.zeros(1))
+    return np.asarray(work * inputs.plans.num_microbatches[row] / inputs.copies[row])
 
 
 def timed_pipeline(problem: Problem, plan: PlanSpec) -> Pipeline:

@@ -13,7 +13,7 @@ from ppadvisor.engine.flops import megatron_flops_per_token
 from ppadvisor.engine.inputs import FloatArray
 from ppadvisor.engine.memory import memory_table
 from ppadvisor.engine.memory_axes import MOMENTS
-from ppadvisor.engine.pipeline import Pipelines
+from ppadvisor.engine.pipeline import Pipelines, working_s
 from ppadvisor.engine.repeated import repeated_flops_per_token
 from ppadvisor.engine.results import PlanMemory, PlanTime, StageMemory, StageTime
 from ppadvisor.engine.spans import Span, TimedOrder, spans_of
@@ -196,10 +196,8 @@ class _TimeTable:
         span, _ = self.spans[row]
         if span is not None:
             return span.idle_fraction
-        inputs = self.pipelines.inputs
-        work = sum((seconds[row] for seconds in self.pipelines.times.work.values()), np.zeros(1))
-        busy = work * inputs.plans.num_microbatches[row] / inputs.copies[row]
-        return np.asarray(1.0 - busy / self.steps.times.pipeline[row])
+        working = working_s(self.pipelines.inputs, self.pipelines.times, row)
+        return np.asarray(1.0 - working / self.steps.times.pipeline[row])
 
     def plan_time(self, row: int) -> PlanTime:
         """The time of one plan."""
