@@ -37,13 +37,8 @@ def first_that_fit(problem: Problem, tried: Sequence[Sequence[PlanSpec]], *, mar
     return [found.get(index) for index in range(len(tried))]
 
 
-def with_fastest_split(problem: Problem, estimate: PlanEstimate, *, margin: float) -> PlanEstimate:
-    """A plan that deserves a closer look, with the fastest split that is known for it."""
-    return with_fastest_splits(problem, (estimate,), margin=margin)[0]
-
-
 def with_fastest_splits(problem: Problem, estimates: Sequence[PlanEstimate], *, margin: float) -> list[PlanEstimate]:
-    """`with_fastest_split` of several plans, looked at together."""
+    """Plans that deserve a closer look, each with the fastest split that is known for it; looked at together."""
     faster = _faster(problem, [estimate.plan for estimate in estimates], margin=margin, thorough=True)
     fitting = first_that_fit(problem, [[plan] if plan else [] for plan in faster], margin=margin)
     others = iter(estimates_of([one for one in fitting if one]))
